@@ -1,0 +1,1 @@
+"""The HTTP side: OpenAI-compatible endpoint, operator API, operator page, health, metrics."""

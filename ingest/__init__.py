@@ -1,0 +1,1 @@
+"""Cameras in, crops out: RTSP readers, person detection, tracking, best shot, publisher."""

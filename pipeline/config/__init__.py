@@ -1,0 +1,47 @@
+"""The whole configuration: one tree of pydantic models, validated once."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from pipeline.config.base import Section
+from pipeline.config.camera import CameraConfig
+from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
+from pipeline.config.engine import DescriberConfig, EngineSection, ServerConfig, StoreConfig
+from pipeline.config.redis import RedisConfig
+
+__all__ = [
+    "CameraConfig",
+    "CropConfig",
+    "DescriberConfig",
+    "DetectorConfig",
+    "EngineSection",
+    "RedisConfig",
+    "ServerConfig",
+    "StoreConfig",
+    "TrackingConfig",
+    "WatchwordConfig",
+]
+
+
+class WatchwordConfig(Section):
+    """The root of the YAML file."""
+
+    cameras: tuple[CameraConfig, ...] = Field((), title="Cameras", description="Cameras to watch.")
+    detector: DetectorConfig = Field(DetectorConfig(), title="Detector", description="Finding people.")
+    tracking: TrackingConfig = Field(TrackingConfig(), title="Tracking", description="Following people.")
+    crops: CropConfig = Field(CropConfig(), title="Crops", description="Choosing pictures.")
+    redis: RedisConfig = Field(RedisConfig(), title="Redis", description="Between the processes.")
+    engine: EngineSection = Field(EngineSection(), title="Engine", description="The vision-language model.")
+    describer: DescriberConfig = Field(DescriberConfig(), title="Describer", description="From crops to words.")
+    store: StoreConfig = Field(StoreConfig(), title="Store", description="Events and crops.")
+    server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
+
+    @model_validator(mode="after")
+    def _distinct_ids(self) -> WatchwordConfig:
+        seen: set[str] = set()
+        for camera in self.cameras:
+            if camera.id in seen:
+                raise ValueError(f"cameras: id {camera.id!r} is used twice")
+            seen.add(camera.id)
+        return self

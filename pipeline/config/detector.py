@@ -1,0 +1,70 @@
+"""Detection, tracking and the choice of the best picture."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pipeline.config.base import Section
+
+
+class DetectorConfig(Section):
+    """YOLO26 through ultralytics."""
+
+    weights: str = Field(
+        "yolo26n.pt",
+        title="Weights",
+        description="A file, an OpenVINO/ONNX/TensorRT export, or the name of an official checkpoint to download.",
+    )
+    device: str = Field("auto", title="Device", description='"auto", "cpu", "cuda:0" or what ultralytics takes.')
+    imgsz: int = Field(640, title="Image size", description="Longer side of the detector's input.", ge=160, le=1920)
+    confidence: float = Field(0.35, title="Confidence", description="Least score of a detection.", gt=0, lt=1)
+    max_batch: int = Field(8, title="Largest batch", description="Frames of all cameras in one forward.", ge=1, le=64)
+    threads: int = Field(
+        1, title="Threads", description="Torch/OpenVINO threads of the detector on a CPU.", ge=1, le=64
+    )
+
+
+class TrackingConfig(Section):
+    """One ByteTrack per camera."""
+
+    confirm_hits: int = Field(
+        3, title="Hits to confirm", description="Detections before a track is an event.", ge=1, le=100
+    )
+    lost_s: float = Field(
+        2.0, title="Lost after", description="Seconds without a detection until a track ends.", gt=0, le=120
+    )
+    rejoin_s: float = Field(
+        3.0,
+        title="Rejoin window",
+        description="A new track overlapping one that ended so recently continues it.",
+        ge=0,
+        le=120,
+    )
+    max_duration_s: float = Field(
+        600.0, title="Longest duration", description="After so long a new event continues the track.", gt=1, le=86400
+    )
+
+
+class CropConfig(Section):
+    """Which picture of a person is sent, and how large."""
+
+    early_after_s: float = Field(
+        1.5, title="Early crop after", description="Seconds in view until a first crop is sent.", ge=0
+    )
+    better_by: float = Field(
+        0.15,
+        title="Better by",
+        description="A later shot replaces an early one only if its quality is so much higher.",
+        ge=0,
+        le=1,
+    )
+    padding: float = Field(
+        0.15, title="Padding", description="Context around the box, as a share of its sides.", ge=0, le=1
+    )
+    min_side: int = Field(48, title="Least side", description="Smaller boxes (pixels) are not cropped.", ge=8, le=1024)
+    max_pixels: int = Field(640 * 960, title="Pixel cap", description="Larger crops are scaled down.", ge=64 * 64)
+    max_aspect: float = Field(4.0, title="Aspect clamp", description="Longer to shorter side at most.", ge=1, le=20)
+    jpeg_quality: int = Field(90, title="JPEG quality", description="1 to 100.", ge=1, le=100)
+    deadline_s: float = Field(
+        120.0, title="Deadline", description="A crop not described after so many seconds is dropped and counted.", gt=0
+    )

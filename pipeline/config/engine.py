@@ -1,0 +1,85 @@
+"""The vision-language engine, the describer, the server, the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from pipeline.config.base import Section
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You describe people in pictures of a security camera. Say only what can be seen: clothing and its colours, "
+    "what the person carries, posture and activity. Do not guess who somebody is, or their sex, age or origin. "
+    "Answer in one or two plain sentences."
+)
+DEFAULT_PROMPT = "Describe the person in this picture."
+
+
+class EngineSection(Section):
+    """Which model runs, and where. Names shared with vLLM mean the same as there."""
+
+    backend: Literal["inprocess", "openai"] = Field(
+        "inprocess", title="Backend", description="The engine in this process, or any OpenAI-compatible server."
+    )
+    model: str = Field(
+        "HuggingFaceTB/SmolVLM-256M-Instruct", title="Model", description="A local folder or a Hugging Face hub id."
+    )
+    served_model_name: str | None = Field(
+        None, title="Served name", description="Name in the API; default: the model's own."
+    )
+    revision: str | None = Field(None, title="Revision", description="Branch, tag or commit of a hub model.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", title="Data type", description="Of the weights."
+    )
+    device: str = Field("auto", title="Device", description='"auto", "cpu", "cuda" or "cuda:1".')
+    max_num_batched_tokens: int = Field(2048, title="Token budget", description="Most new tokens in a step.", ge=1)
+    max_num_seqs: int = Field(64, title="Sequences", description="Most requests that run at once.", ge=1)
+    max_model_len: int | None = Field(None, title="Context", description="Most tokens of prompt and output.", ge=2)
+    block_size: int = Field(16, title="Block size", description="Tokens in one KV page.", ge=1, le=256)
+    kv_cache_memory: int | None = Field(None, title="KV cache bytes", description="Default: from free memory.", ge=1)
+    enable_prefix_caching: bool = Field(True, title="Prefix caching", description="Find computed prefixes again.")
+    max_queued_requests: int = Field(256, title="Queue bound", description="Beyond it requests get 429.", ge=1)
+    num_threads: int | None = Field(None, title="Threads", description="Torch threads on a CPU.", ge=1)
+    base_url: str | None = Field(
+        None, title="Base URL", description="Of the OpenAI-compatible server (backend openai)."
+    )
+    api_key: SecretStr | None = Field(None, title="API key", description="For backend openai; never shown.")
+
+
+class DescriberConfig(Section):
+    """How crops become words."""
+
+    system_prompt: str = Field(
+        DEFAULT_SYSTEM_PROMPT, title="Instructions", description="Shared prefix of every prompt."
+    )
+    prompt: str = Field(
+        DEFAULT_PROMPT, title="Question", description="Asked after the picture.", min_length=1, max_length=4000
+    )
+    max_tokens: int = Field(96, title="Longest answer", description="Tokens per description.", ge=1, le=4096)
+    concurrency: int = Field(
+        2, title="At once", description="Crops that one serve process describes at once.", ge=1, le=64
+    )
+    timeout_s: float = Field(60.0, title="Timeout", description="Longest time for one description.", gt=0)
+
+
+class StoreConfig(Section):
+    """Where events and crops are kept."""
+
+    url: str | None = Field(
+        None, title="Database URL", description="SQLAlchemy URL; default: SQLite in the data folder."
+    )
+    data_dir: Path = Field(Path("data"), title="Data folder", description="Crops and the default database.")
+
+
+class ServerConfig(Section):
+    """The HTTP server. Open on loopback by default."""
+
+    host: str = Field("127.0.0.1", title="Host", description="Address to listen on.")
+    port: int = Field(8000, title="Port", description="0 takes a free one.", ge=0, le=65535)
+    api_keys: tuple[SecretStr, ...] = Field(
+        (), title="API keys", description="When given, every request needs one of them."
+    )
+    max_body_bytes: int = Field(32 * 1024 * 1024, title="Largest body", description="Of a request, in bytes.", ge=1024)
+    request_timeout_s: float = Field(600.0, title="Request deadline", description="Longest time for one request.", gt=0)

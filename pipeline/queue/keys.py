@@ -1,0 +1,38 @@
+"""Names of everything in Redis, in one place. Prefix ``ww:``; values are bytes, never decoded by the client."""
+
+from __future__ import annotations
+
+GROUP = "describers"
+TRACKS = "ww:tracks"
+TRACKS_GROUP = "serve"
+COMMANDS = "ww:commands"
+EVENTS = "ww:events"
+DROPS = "ww:drops"
+DEAD = "ww:dead"
+CAMERAS = "ww:cameras"
+"""Set of the ids of all cameras that have a crop stream, so that a reader knows which streams there are."""
+
+
+def crops(camera: str) -> str:
+    """Stream of a camera's crops."""
+    return f"ww:crops:{camera}"
+
+
+def picture(crop_id: str) -> str:
+    """JPEG of a crop; has a TTL."""
+    return f"ww:crop:{crop_id}"
+
+
+def camera(camera_id: str) -> str:
+    """Hash with a camera's :class:`pipeline.messages.CameraStatus`; has a TTL."""
+    return f"ww:camera:{camera_id}"
+
+
+def preview(camera_id: str) -> str:
+    """Newest preview JPEG with boxes; short TTL."""
+    return f"ww:preview:{camera_id}"
+
+
+def drop_field(camera_id: str, reason: str) -> str:
+    """Field of the hash ``ww:drops``."""
+    return f"{camera_id}|{reason}"

@@ -1,0 +1,81 @@
+"""One enum of reasons for every drop and error: log field, metric label, and text on the operator page alike."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why something was dropped, failed or is not working. The value is stable: stored, counted and shown."""
+
+    # Cameras
+    NONE = "none"
+    REFUSED = "connection_refused"
+    TIMEOUT = "timeout"
+    FIRST_FRAME_TIMEOUT = "first_frame_timeout"
+    STREAM_ENDED = "stream_ended"
+    NO_FRAMES = "no_frames"
+    AUTH = "auth_failed"
+    NOT_FOUND = "not_found"
+    TRANSPORT = "transport_refused"
+    CODEC = "codec_unsupported"
+    BAD_SOURCE = "bad_source"
+    SHUTDOWN = "shutdown"
+    # Frames, boxes
+    FRAME_STALE = "frame_stale"
+    FRAME_TAINTED = "frame_tainted"
+    BOX_INVALID = "box_invalid"
+    DETECTOR = "detector_error"
+    # Tracks
+    TRACK_LOST = "track_lost"
+    TRACK_MAX_DURATION = "track_max_duration"
+    # Crops and queue
+    SUPERSEDED = "superseded"
+    QUEUE_FULL = "queue_full"
+    DEADLINE = "deadline_passed"
+    PICTURE_EXPIRED = "picture_expired"
+    BUFFER_FULL = "buffer_full"
+    REDIS_DOWN = "redis_down"
+    REDIS_MEMORY = "redis_memory"
+    MALFORMED = "malformed"
+    POISON = "failed_too_often"
+    # Descriptions
+    ENGINE_DOWN = "engine_down"
+    ENGINE_BUSY = "engine_busy"
+    ENGINE_ERROR = "engine_error"
+    INTERRUPTED = "interrupted"
+
+
+REASON_TEXT: dict[Reason, str] = {
+    Reason.NONE: "",
+    Reason.REFUSED: "The camera refuses connections on that port.",
+    Reason.TIMEOUT: "The camera does not answer in time.",
+    Reason.FIRST_FRAME_TIMEOUT: "The camera answers but sends no picture.",
+    Reason.STREAM_ENDED: "The camera closed the stream.",
+    Reason.NO_FRAMES: "No new picture for too long.",
+    Reason.AUTH: "The camera refuses the user name or password.",
+    Reason.NOT_FOUND: "The camera has no stream at that path.",
+    Reason.TRANSPORT: "The camera refuses this transport; try the other of tcp and udp.",
+    Reason.CODEC: "The stream's video codec can't be decoded here.",
+    Reason.BAD_SOURCE: "The camera's URL can't be used.",
+    Reason.SHUTDOWN: "Shutting down.",
+    Reason.FRAME_STALE: "The picture was too old to use.",
+    Reason.FRAME_TAINTED: "The decoder reported damage; waiting for the next keyframe.",
+    Reason.BOX_INVALID: "The detector gave a box without area or outside numbers.",
+    Reason.DETECTOR: "The detector failed on this picture.",
+    Reason.TRACK_LOST: "The person is no longer seen.",
+    Reason.TRACK_MAX_DURATION: "The track reached its longest duration; a new event goes on.",
+    Reason.SUPERSEDED: "A newer crop of the same track took its place.",
+    Reason.QUEUE_FULL: "The queue was full; the oldest waiting crop made room.",
+    Reason.DEADLINE: "Its deadline passed before it could be described.",
+    Reason.PICTURE_EXPIRED: "Its picture was gone before it could be described.",
+    Reason.BUFFER_FULL: "Redis was away for long; the oldest buffered crop made room.",
+    Reason.REDIS_DOWN: "Redis can't be reached.",
+    Reason.REDIS_MEMORY: "Redis is out of memory.",
+    Reason.MALFORMED: "The entry could not be read.",
+    Reason.POISON: "It failed too often and was put aside.",
+    Reason.ENGINE_DOWN: "The engine is not ready.",
+    Reason.ENGINE_BUSY: "The engine's queue is full.",
+    Reason.ENGINE_ERROR: "The engine failed on this crop.",
+    Reason.INTERRUPTED: "The process stopped while the person was in view.",
+}

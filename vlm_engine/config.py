@@ -1,0 +1,87 @@
+"""The engine's one configuration object. Knobs that vLLM has too carry vLLM's names and meanings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vlm_engine.errors import ConfigError
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that decides how the engine runs.
+
+    Attributes:
+        model: a local folder or a Hugging Face hub id.
+        revision: branch, tag or commit of a hub model.
+        dtype: "auto" (the checkpoint's own; on a CPU bfloat16 only where the processor has it), "float32", "bfloat16",
+            "float16".
+        device: "auto" (CUDA when there is one), "cpu", "cuda", "cuda:1".
+        max_num_batched_tokens: most new tokens in one step, decodes included. 2,048: on a data-centre GPU a step of
+            that size stays compute-bound, and the KV prefix of a long prompt is read seldom enough.
+        max_num_seqs: most requests that run at once.
+        max_model_len: most tokens of prompt and output together; None = the model's own limit, cut to
+            what the KV cache holds.
+        block_size: tokens in one KV page.
+        kv_cache_memory: bytes for the KV cache; None = 90 % of the free memory on CUDA after profiling, 1 GiB on a CPU.
+        enable_prefix_caching: find full KV blocks again by their chained hash.
+        encoder_cache_memory: bytes for image features that are kept by content.
+        max_queued_requests: bound of the waiting queue; beyond it requests are refused with a time to try again.
+        long_prefill_token_threshold: most prefill tokens of one request in one step; 0 = no bound but the budget.
+        prefill_quantum: tokens that a running prefill gets per turn in the round-robin.
+        max_pixels: pixel cap of an input picture, checked before it is decoded.
+        preprocess_workers: processes that decode and resize pictures; None = 1 on 4 cores or fewer, else 2.
+        num_threads: torch threads of the engine; None leaves torch's default.
+        attention_backend: "auto", "torch" or "triton".
+        seed: base of the random streams of requests that bring no seed of their own.
+        watchdog_s: a request that makes no progress for so many seconds is failed.
+    """
+
+    model: str
+    revision: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 64
+    max_model_len: int | None = None
+    block_size: int = 16
+    kv_cache_memory: int | None = None
+    enable_prefix_caching: bool = True
+    encoder_cache_memory: int = GIB // 4
+    max_queued_requests: int = 256
+    long_prefill_token_threshold: int = 0
+    prefill_quantum: int = 256
+    max_pixels: int = 40_000_000
+    preprocess_workers: int | None = None
+    num_threads: int | None = None
+    attention_backend: str = "auto"
+    seed: int = 0
+    watchdog_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Raises :class:`ConfigError` naming the knob, the value and the limit."""
+        if not self.model:
+            raise ConfigError("model is empty; give a local folder or a hub id")
+        _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
+        _one_of("attention_backend", self.attention_backend, ("auto", "torch", "triton"))
+        for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_queued_requests", "prefill_quantum"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, allowed is 1 or more")
+        if self.long_prefill_token_threshold < 0:
+            raise ConfigError(
+                f"long_prefill_token_threshold is {self.long_prefill_token_threshold}, allowed is 0 (off) or more"
+            )
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            raise ConfigError(
+                f"max_num_seqs is {self.max_num_seqs}, more than max_num_batched_tokens {self.max_num_batched_tokens}: "
+                "a step could not give every running decode its token"
+            )
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ConfigError(f"max_model_len is {self.max_model_len}, allowed is 2 or more")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}, allowed are {', '.join(allowed)}")
