@@ -178,7 +178,12 @@ class CropMessage(_Message):
 
 @dataclass(frozen=True, slots=True)
 class TrackMessage(_Message):
-    """Start, update or end of a track (``ww:tracks``). ``last_seen`` is the true time of the last detection."""
+    """Start, update or end of a track (``ww:tracks``).
+
+    Attributes:
+        last_seen: the true time of the last detection.
+        final_crop: at END: whether a FINAL crop was published; without one the early crop's description is the final one.
+    """
 
     track: str
     camera: str
@@ -190,6 +195,7 @@ class TrackMessage(_Message):
     box: Box
     score: float
     reason: Reason = Reason.NONE
+    final_crop: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,14 @@ class TextPart(TypedDict):
 
 
 class ImagePart(TypedDict):
-    """``{"type": "image", "image": ...}``: an encoded picture as bytes (JPEG, PNG, WebP, ...) or a ``PIL.Image.Image``."""
+    """``{"type": "image", "image": ...}``: encoded bytes (JPEG, PNG, WebP, ...) or a ``PIL.Image.Image``."""
 
     type: str
     image: Any
 
 
 class Message(TypedDict, total=False):
-    """One chat message: ``role`` and ``content`` (a string, or parts in their order); tool fields go to the template."""
+    """One chat message: ``role``, ``content`` (a string, or parts in their order), tool fields for the template."""
 
     role: str
     content: str | Sequence[TextPart | ImagePart]
