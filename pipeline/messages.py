@@ -182,7 +182,7 @@ class TrackMessage(_Message):
 
     Attributes:
         last_seen: the true time of the last detection.
-        final_crop: at END: whether a FINAL crop was published; without one the early crop's description is the final one.
+        final_crop: at END: whether a FINAL crop was published; without one the early crop's description stands.
     """
 
     track: str

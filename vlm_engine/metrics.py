@@ -1,6 +1,6 @@
 """The engine's own counters, gauges and histograms; the API turns them into Prometheus text.
 
-Written by the engine thread and the preprocessing pool's callbacks, read by anyone through :meth:`EngineMetrics.snapshot`.
+Written by the engine thread and the preprocessing pool's callbacks, read through :meth:`EngineMetrics.snapshot`.
 Meanings are vLLM's where vLLM has the metric. Names go out with the prefix ``watchword_``.
 """
 
