@@ -10,7 +10,7 @@ EVENTS = "ww:events"
 DROPS = "ww:drops"
 DEAD = "ww:dead"
 CAMERAS = "ww:cameras"
-"""Set of the ids of all cameras that have a crop stream, so that a reader knows which streams there are."""
+"""Set of the ids of all cameras that have a status or a crop stream, so that a reader knows which keys there are."""
 
 
 def crops(camera: str) -> str:
@@ -21,6 +21,16 @@ def crops(camera: str) -> str:
 def picture(crop_id: str) -> str:
     """JPEG of a crop; has a TTL."""
     return f"ww:crop:{crop_id}"
+
+
+def newest(camera_id: str) -> str:
+    """Hash: track -> id of its newest entry in the camera's crop stream, to find what a new crop supersedes."""
+    return f"ww:newest:{camera_id}"
+
+
+def failures(camera_id: str) -> str:
+    """Hash: entry id -> recorded failures of that crop."""
+    return f"ww:failures:{camera_id}"
 
 
 def camera(camera_id: str) -> str:

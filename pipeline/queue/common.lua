@@ -1,0 +1,84 @@
+-- Functions that the other scripts share. Only commands of Redis 7.0.
+--
+-- "Waiting" is an entry that no describer holds: it is in the stream but not among the group's pending ones. Waiting
+-- entries may lie behind pending ones, because the freshest may be taken first.
+
+-- What XINFO says of the group, or nil when there is no stream. A group that is gone (FLUSHALL, a restart without
+-- persistence) is created again from the beginning of the stream, so that nothing in it is lost.
+local function group_of(stream, group)
+  if redis.call('EXISTS', stream) == 0 then
+    return nil
+  end
+  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local info = {}
+    for i = 1, #flat, 2 do
+      info[flat[i]] = flat[i + 1]
+    end
+    if info['name'] == group then
+      return info
+    end
+  end
+  redis.call('XGROUP', 'CREATE', stream, group, '0')
+  return { ['pending'] = 0, ['last-delivered-id'] = '0-0' }
+end
+
+local function is_pending(stream, group, id)
+  return #redis.call('XPENDING', stream, group, id, id, 1) > 0
+end
+
+-- Whether the first id is younger than the second.
+local function is_after(id, other)
+  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+  local other_ms, other_seq = string.match(other, '^(%d+)-(%d+)$')
+  if ms == other_ms then
+    return tonumber(seq) > tonumber(other_seq)
+  end
+  return tonumber(ms) > tonumber(other_ms)
+end
+
+-- How many entries wait.
+local function count_waiting(stream, info)
+  return redis.call('XLEN', stream) - info['pending']
+end
+
+-- The waiting entry {id, fields} nearest to one end: walks past those that are held, of which there are few.
+local function first_waiting(stream, group, last, newest)
+  local low, high = '(' .. last, '+'
+  while true do
+    local found
+    if newest then
+      found = redis.call('XREVRANGE', stream, high, low, 'COUNT', 1)
+    else
+      found = redis.call('XRANGE', stream, low, high, 'COUNT', 1)
+    end
+    if #found == 0 then
+      return nil
+    end
+    local id = found[1][1]
+    if not is_pending(stream, group, id) then
+      return found[1]
+    end
+    if newest then
+      high = '(' .. id
+    else
+      low = '(' .. id
+    end
+  end
+end
+
+local function field_of(entry, name)
+  local flat = entry[2]
+  for i = 1, #flat, 2 do
+    if flat[i] == name then
+      return flat[i + 1]
+    end
+  end
+  return nil
+end
+
+-- Forgets that a track's newest entry is this one.
+local function forget_track(index, track, id)
+  if track and redis.call('HGET', index, track) == id then
+    redis.call('HDEL', index, track)
+  end
+end

@@ -1,0 +1,42 @@
+"""Crops on their way from ingest to the describers: the writer's side."""
+
+from __future__ import annotations
+
+import redis
+
+from pipeline.config.redis import RedisConfig
+from pipeline.messages import CropMessage
+from pipeline.queue import keys
+from pipeline.queue.scripts import script
+from pipeline.reasons import Reason
+
+
+class CropWriter:
+    """Publishes crops. Safe to call again with the same crop when a reply got lost: it is queued once."""
+
+    def __init__(self, client: redis.Redis, config: RedisConfig) -> None:
+        self._config = config
+        self._publish = client.register_script(script("publish"))
+
+    def publish(self, message: CropMessage, jpeg: bytes) -> None:
+        """Queues the crop, in place of a waiting one of the same track or of the oldest one over the bound.
+
+        Each one removed is counted in ``ww:drops``, in the same step. Raises ``redis.RedisError``
+        (``OutOfMemoryError`` when Redis is full: then nothing was written).
+        """
+        camera = message.camera
+        fields = [item for pair in message.to_fields().items() for item in pair]
+        self._publish(
+            keys=[message.picture_key, keys.crops(camera), keys.newest(camera), keys.CAMERAS, keys.DROPS],
+            args=[
+                keys.GROUP,
+                jpeg,
+                self._config.picture_ttl_s,
+                self._config.crops_per_camera,
+                camera,
+                message.track,
+                keys.drop_field(camera, Reason.SUPERSEDED),
+                keys.drop_field(camera, Reason.QUEUE_FULL),
+                *fields,
+            ],
+        )
