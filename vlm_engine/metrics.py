@@ -86,18 +86,18 @@ class EngineMetrics:
             if spec.kind != "histogram" and not spec.labels:
                 self._values[(name, ())] = 0.0
 
-    def inc(self, name: str, by: float = 1.0, **labels: str) -> None:
+    def inc(self, name: str, by: float = 1.0, /, **labels: str) -> None:
         """Adds to a counter."""
         key = self._key(name, labels)
         with self._lock:
             self._values[key] = self._values.get(key, 0.0) + by
 
-    def set(self, name: str, value: float, **labels: str) -> None:
+    def set(self, name: str, value: float, /, **labels: str) -> None:
         """Sets a gauge."""
         with self._lock:
             self._values[self._key(name, labels)] = value
 
-    def observe(self, name: str, value: float, **labels: str) -> None:
+    def observe(self, name: str, value: float, /, **labels: str) -> None:
         """Adds a value to a histogram."""
         key = self._key(name, labels)
         with self._lock:

@@ -1,0 +1,128 @@
+"""From chat messages to token ids: the checkpoint's own template, and user text that can never forge special tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+
+from vlm_engine.errors import InvalidRequestError
+
+_OPEN, _CLOSE = "\ue000", "\ue001"
+"""Private-use characters around the number of a piece of literal text while the template is rendered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """Token ids of the text between the pictures: ``pieces[0], image 0, pieces[1], image 1, ...``; images in order."""
+
+    pieces: tuple[tuple[int, ...], ...]
+    images: tuple[Any, ...]
+
+
+class ChatRenderer:
+    """Renders messages with a tokenizer and a chat template. Stateless after construction; safe to use from threads.
+
+    Args:
+        tokenizer: the checkpoint's (fast) tokenizer.
+        chat_template: Jinja template; None for a model that has none.
+        image_token: the placeholder that the template writes for a picture; None when the model takes no pictures.
+    """
+
+    def __init__(self, tokenizer: Any, chat_template: str | None, image_token: str | None) -> None:
+        self._tokenizer = tokenizer
+        self._template = chat_template
+        self._image_token = image_token
+        special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+        special |= {image_token} if image_token else set()
+        ordered = sorted(special | {_OPEN, _CLOSE}, key=len, reverse=True)
+        self._special = re.compile("|".join(re.escape(text) for text in ordered))
+        literal = f"{_OPEN}(\\d+){_CLOSE}"
+        self._seams = re.compile(f"{literal}|({re.escape(image_token)})" if image_token else f"{literal}|(?!)()")
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> RenderedPrompt:
+        """Tokenises a conversation.
+
+        Special tokens written in message text are encoded as plain text. Text and pictures keep their order.
+
+        Raises:
+            InvalidRequestError: the template refuses the messages or drops a picture, or the model takes none.
+        """
+        if self._template is None:
+            raise InvalidRequestError("the model has no chat template; use text completion", param="messages")
+        literals: list[str] = []
+        images: list[Any] = []
+        conversation = [self._protect_message(message, literals, images) for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(
+                conversation,
+                chat_template=self._template,
+                tools=list(tools) if tools else None,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **dict(template_kwargs or {}),
+            )
+        except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise InvalidRequestError(f"the chat template refuses the messages: {error}", param="messages") from None
+        return RenderedPrompt(self._tokenise(text, literals, len(images)), tuple(images))
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Token ids of plain text (text completion); special tokens in it are encoded as plain text."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True))
+
+    def _protect_message(self, message: Mapping[str, Any], literals: list[str], images: list[Any]) -> dict[str, Any]:
+        content = message.get("content")
+        parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+        protected: list[dict[str, str]] = []
+        for part in parts:
+            if part["type"] == "text":
+                protected.append({"type": "text", "text": self._protect(part["text"], literals)})
+            elif self._image_token is None:
+                raise InvalidRequestError("the model takes no pictures", param="messages")
+            else:
+                images.append(part["image"])
+                protected.append({"type": "image"})
+        out = dict(message)
+        if content is not None:
+            # Text-only templates expect strings; those of models with pictures expect parts.
+            out["content"] = protected if self._image_token else "".join(part["text"] for part in protected)
+        return out
+
+    def _protect(self, text: str, literals: list[str]) -> str:
+        def number(match: re.Match[str]) -> str:
+            literals.append(match.group())
+            return f"{_OPEN}{len(literals) - 1}{_CLOSE}"
+
+        return self._special.sub(number, text)
+
+    def _tokenise(self, text: str, literals: Sequence[str], num_images: int) -> tuple[tuple[int, ...], ...]:
+        pieces: list[list[int]] = [[]]
+        position = 0
+        for seam in self._seams.finditer(text):
+            pieces[-1] += self._tokenizer.encode(text[position : seam.start()], add_special_tokens=False)
+            position = seam.end()
+            if seam.group(1) is None:
+                pieces.append([])
+            else:
+                literal = literals[int(seam.group(1))]
+                pieces[-1] += self._tokenizer.encode(literal, add_special_tokens=False, split_special_tokens=True)
+        pieces[-1] += self._tokenizer.encode(text[position:], add_special_tokens=False)
+        if len(pieces) - 1 != num_images:
+            raise InvalidRequestError(
+                f"the messages hold {num_images} pictures, the model's chat template places {len(pieces) - 1}; "
+                "put pictures into user messages",
+                param="messages",
+            )
+        return tuple(tuple(piece) for piece in pieces)

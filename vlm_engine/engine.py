@@ -1,0 +1,457 @@
+"""The engine as its users see it: load, prepare, submit, stream, abort.
+
+One thread owns all engine state (:class:`vlm_engine.core.EngineCore`); callers reach it through an inbox, and it
+answers through each request's :class:`vlm_engine.stream.OutputStream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from vlm_engine.chat import ChatRenderer
+from vlm_engine.config import EngineConfig
+from vlm_engine.core import EngineCore
+from vlm_engine.encoder_cache import EncoderCache
+from vlm_engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
+from vlm_engine.loader import Checkpoint, load
+from vlm_engine.metrics import EngineMetrics
+from vlm_engine.outputs import FinishReason, RequestOutput
+from vlm_engine.preprocess import ImageProcessorPool, ProcessedImage
+from vlm_engine.prompt import ImageInput, Message, PreparedPrompt, PriorityClass
+from vlm_engine.request import ImageSpan, Request
+from vlm_engine.runner import ModelRunner
+from vlm_engine.sampling_params import SamplingParams
+from vlm_engine.sequence import OutputSequence
+from vlm_engine.steps import StepRing
+from vlm_engine.stream import OutputStream
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 0.05
+"""Longest sleep of the engine thread between looks at its inbox while no request can do anything."""
+
+
+class EngineState(StrEnum):
+    """STOPPED -> LOADING -> READY -> STOPPED; DEAD after an error that can't be isolated."""
+
+    STOPPED = "stopped"
+    LOADING = "loading"
+    READY = "ready"
+    DEAD = "dead"
+
+
+class VLMEngine:
+    """A vision-language model behind continuous batching, chunked prefill and paged KV.
+
+    Args:
+        config: every knob.
+        on_progress: told in words what loading is doing, from the thread that called :meth:`start`.
+    """
+
+    def __init__(self, config: EngineConfig, *, on_progress: Callable[[str], None] = lambda text: None) -> None:
+        self.config = config
+        self.metrics = EngineMetrics()
+        self.state = EngineState.STOPPED
+        self.error: str | None = None
+        self._on_progress = on_progress
+        self._checkpoint: Checkpoint | None = None
+        self._core: EngineCore | None = None
+        self._pool: ImageProcessorPool | None = None
+        self._chat: ChatRenderer | None = None
+        self._thread: threading.Thread | None = None
+        self._inbox: deque[Callable[[EngineCore], None]] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._arrivals = itertools.count()
+
+    # Life ------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Loads the model and starts the engine thread. Blocks; call it from a thread in asyncio programs.
+
+        Raises:
+            ModelLoadError: the checkpoint can't be loaded.
+            ConfigError: a knob doesn't fit the checkpoint or the machine.
+        """
+        self.state, self.error = EngineState.LOADING, None
+        try:
+            self._load()
+        except Exception as error:
+            self.state, self.error = EngineState.STOPPED, str(error)
+            if self._pool is not None:
+                self._pool.shutdown()
+            raise
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="vlm-engine", daemon=True)
+        self._thread.start()
+        self.state = EngineState.READY
+
+    def shutdown(self) -> None:
+        """Ends the thread and the preprocessing pool; unfinished requests end with ``abort``. Blocks; idempotent."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        if self.state is not EngineState.DEAD:
+            self.state = EngineState.STOPPED
+
+    def _load(self) -> None:
+        config = self.config
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        checkpoint = load(config, self._on_progress)
+        if checkpoint.family.takes_images:
+            # Started after the checkpoint proved loadable; the workers load their processor meanwhile.
+            self._pool = ImageProcessorPool(
+                config.model, config.revision, config.preprocess_workers, config.max_pixels, self.metrics
+            )
+        encoder_cache = EncoderCache(config.encoder_cache_memory)
+        runner = ModelRunner(checkpoint, config, encoder_cache)
+        self._checkpoint = checkpoint
+        self._core = EngineCore(config, runner, encoder_cache, self.metrics)
+        image_token = checkpoint.processor.image_token if checkpoint.processor is not None else None
+        self._chat = ChatRenderer(checkpoint.tokenizer, checkpoint.chat_template, image_token)
+        if self._pool is not None:
+            self._on_progress("starting picture preprocessing")
+            self._pool.warm_up()
+
+    # What the model is ----------------------------------------------------------------------------------------------
+
+    @property
+    def model_name(self) -> str:
+        """The checkpoint's name as ``/v1/models`` gives it."""
+        return self._loaded().name
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and output together."""
+        own: int = self._loaded().family.text_config.max_position_embeddings
+        capacity = self._core.capacity_tokens if self._core else own
+        return min(self.config.max_model_len or own, own, capacity)
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model takes pictures."""
+        return self._loaded().family.takes_images
+
+    @property
+    def tokenizer(self) -> Any:
+        """The checkpoint's tokenizer."""
+        return self._loaded().tokenizer
+
+    @property
+    def steps(self) -> StepRing:
+        """What the last steps did."""
+        if self._core is None:
+            raise EngineDeadError(f"the engine is {self.state}")
+        return self._core.steps
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """Sampling defaults of the checkpoint's ``generation_config.json``."""
+        g = self._loaded().generation
+        return SamplingParams(
+            temperature=(1.0 if g.temperature is None else float(g.temperature)) if g.do_sample else 1.0,
+            top_p=1.0 if g.top_p is None else float(g.top_p),
+            top_k=int(g.top_k) if g.do_sample and g.top_k else 0,
+            repetition_penalty=1.0 if g.repetition_penalty is None else float(g.repetition_penalty),
+        )
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    async def prepare(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> PreparedPrompt:
+        """Renders and tokenises messages and preprocesses their pictures, off the event loop and the engine thread.
+
+        Raises:
+            InvalidRequestError: a picture or the conversation can't be used.
+            OverloadedError: too many pictures wait.
+            EngineDeadError: the engine isn't ready.
+        """
+        self._require_ready()
+        chat = self._chat
+        if chat is None:
+            raise EngineDeadError("the engine is not loaded")
+        rendered = await asyncio.to_thread(
+            chat.render,
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=chat_template_kwargs,
+        )
+        images = await self._process_images(rendered.images, mm_processor_kwargs or {})
+        return await asyncio.to_thread(self._assemble, rendered.pieces, images)
+
+    async def prepare_text(self, text: str) -> PreparedPrompt:
+        """Tokenises plain text without a chat template."""
+        self._require_ready()
+        if self._chat is None:
+            raise EngineDeadError("the engine is not loaded")
+        ids = await asyncio.to_thread(self._chat.encode_text, text)
+        return self._assemble((ids,), ())
+
+    async def submit(
+        self,
+        prompt: PreparedPrompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority_class: PriorityClass = PriorityClass.INTERACTIVE,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> OutputStream:
+        """Hands a prompt to the scheduler.
+
+        Args:
+            prompt: from :meth:`prepare`.
+            params: sampling and stopping.
+            request_id: unique; made up when not given.
+            priority_class: people before cameras.
+            priority: within a class, lower first (as in vLLM).
+            cache_salt: only requests with the same salt share cached prefixes.
+
+        Raises:
+            InvalidRequestError: it can never fit, with the numbers.
+            OverloadedError: the queue is full.
+            EngineDeadError: the engine isn't ready.
+        """
+        self._require_ready()
+        core = self._core
+        if core is None:
+            raise EngineDeadError("the engine is not loaded")
+        waiting = core.num_waiting + len(self._inbox)
+        if waiting >= self.config.max_queued_requests:
+            raise OverloadedError(
+                f"{waiting} requests wait already (max_queued_requests is {self.config.max_queued_requests})",
+                retry_after=5.0,
+            )
+        request_id = request_id or f"req-{uuid.uuid4().hex}"
+        max_total = self._max_total(prompt, params)
+        salt = (cache_salt or "").encode() if self.config.enable_prefix_caching else uuid.uuid4().bytes
+        first = self._request(prompt, params, request_id, 0, max_total, priority_class, priority, salt)
+        core.check_fits(first)
+        stream = OutputStream(request_id, params.n, self.abort)
+        requests = [first] + [
+            self._request(prompt, params, request_id, index, max_total, priority_class, priority, salt)
+            for index in range(1, params.n)
+        ]
+        group = [self._sequence(request, stream) for request in requests]
+        self._post(lambda core: core.add(group))
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request within one step, whatever state it is in. Any thread; unknown ids are ignored."""
+        self._post(lambda core: core.abort(request_id))
+
+    async def generate(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Any
+    ) -> AsyncIterator[RequestOutput]:
+        """``prepare`` and ``submit`` in one; yields the pieces, aborts when left early.
+
+        Raises:
+            RequestFailedError: the request failed inside the engine; further errors as of prepare and submit.
+        """
+        prompt = await self.prepare(messages)
+        async with await self.submit(prompt, params or self.default_params, **options) as stream:
+            async for output in stream:
+                if output.finish_reason is FinishReason.ERROR:
+                    raise RequestFailedError(output.error or "the request failed")
+                yield output
+
+    def describe(self, images: Sequence[Any], prompt: str, *, max_tokens: int = 128, system: str | None = None) -> str:
+        """Greedy answer to a question about pictures, for scripts. Blocks; not for use inside an event loop.
+
+        Args:
+            images: encoded bytes or ``PIL.Image.Image``, put before the question.
+            prompt: the question.
+            max_tokens: most tokens of the answer.
+            system: instructions, if any.
+        """
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        parts: list[Any] = [{"type": "image", "image": image} for image in images]
+        messages.append({"role": "user", "content": [*parts, {"type": "text", "text": prompt}]})
+
+        async def collect() -> str:
+            params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+            return "".join([output.text async for output in self.generate(messages, params)])
+
+        return asyncio.run(collect())
+
+    # Making requests -------------------------------------------------------------------------------------------------
+
+    async def _process_images(self, images: Sequence[Any], options: Mapping[str, Any]) -> tuple[ProcessedImage, ...]:
+        if not images:
+            return ()
+        if self._pool is None:
+            raise InvalidRequestError("the model takes no pictures", param="messages")
+        return tuple(await asyncio.gather(*(self._pool.process(image, options) for image in images)))
+
+    def _assemble(self, pieces: Sequence[Sequence[int]], images: Sequence[ProcessedImage]) -> PreparedPrompt:
+        """Puts text and picture blocks together and computes positions."""
+        ids: list[int] = list(pieces[0])
+        inputs: list[ImageInput] = []
+        for image, piece in zip(images, pieces[1:], strict=True):
+            start = len(ids)
+            indices = tuple(start + index for index in image.feature_indices)
+            cost = sum(tensor.numel() for tensor in image.inputs.values())
+            inputs.append(ImageInput(image.content_hash, start, indices, image.inputs, cost))
+            ids += image.token_ids
+            ids += piece
+        if not ids:
+            raise InvalidRequestError("the prompt is empty", param="messages")
+        positions, delta = self._loaded().family.positions(ids, inputs)
+        return PreparedPrompt(tuple(ids), tuple(inputs), positions, delta)
+
+    def _max_total(self, prompt: PreparedPrompt, params: SamplingParams) -> int:
+        length, limit = len(prompt.token_ids), self.max_model_len
+        if length >= limit:
+            raise InvalidRequestError(
+                f"the prompt takes {length} tokens, the context holds {limit} of prompt and output together",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if params.max_tokens is None:
+            return limit
+        if length + params.max_tokens > limit:
+            raise InvalidRequestError(
+                f"the prompt takes {length} tokens and max_tokens is {params.max_tokens}, "
+                f"the context holds {limit} of both together",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        return length + params.max_tokens
+
+    def _request(
+        self,
+        prompt: PreparedPrompt,
+        params: SamplingParams,
+        request_id: str,
+        index: int,
+        max_total: int,
+        priority_class: PriorityClass,
+        priority: int,
+        salt: bytes,
+    ) -> Request:
+        checkpoint = self._loaded()
+        row = checkpoint.family.text_config.hidden_size * checkpoint.dtype.itemsize * checkpoint.family.feature_levels
+        spans = tuple(
+            ImageSpan(image.content_hash, image.token_indices[0], image.end, image.num_tokens * row)
+            for image in prompt.images
+        )
+        return Request(
+            key=f"{request_id}/{index}",
+            request_id=request_id,
+            index=index,
+            token_ids=list(prompt.token_ids),
+            num_prompt=len(prompt.token_ids),
+            params=params if params.n == 1 else replace(params, n=1),
+            priority_class=priority_class,
+            arrival=next(self._arrivals),
+            max_total=max_total,
+            block_size=self.config.block_size,
+            priority=priority,
+            salt=salt,
+            prompt=prompt,
+            spans=spans,
+            arrival_time=time.monotonic(),
+        )
+
+    def _sequence(self, request: Request, stream: OutputStream) -> OutputSequence:
+        checkpoint = self._loaded()
+        given = request.params.seed
+        seed = given + request.index if given is not None else hash((self.config.seed, request.arrival))
+        return OutputSequence.create(request, checkpoint.tokenizer, checkpoint.end_token_ids, seed, stream.deliver)
+
+    # The engine thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        core = self._core
+        if core is None:
+            return
+        try:
+            with torch.inference_mode():
+                while self._receive(core):
+                    if core.has_work and not core.step():
+                        self._watch(core)
+            core.abort_all()
+        except Exception as error:
+            logger.exception("the engine met an error that it can't isolate")
+            self.state, self.error = EngineState.DEAD, f"{type(error).__name__} in the engine thread"
+            self._drain(core)
+            core.fail_all("the engine died")
+
+    def _receive(self, core: EngineCore) -> bool:
+        """Takes everything from the inbox; sleeps while there is nothing to do. False when it is time to stop."""
+        with self._wake:
+            while not (self._inbox or core.has_work or self._stopping):
+                self._wake.wait()
+        if self._stopping:
+            return False
+        self._drain(core)
+        return True
+
+    def _drain(self, core: EngineCore) -> None:
+        while self._inbox:
+            self._inbox.popleft()(core)
+
+    def _watch(self, core: EngineCore) -> None:
+        """Work exists and no step is possible: fails what has been stuck for too long, else waits a little."""
+        for request_id in core.stuck(self.config.watchdog_s):
+            logger.error(
+                "request %s made no progress for %.0f s; last plan: %s",
+                request_id,
+                self.config.watchdog_s,
+                core.last_plan,
+            )
+            core.fail(request_id, "the request made no progress")
+        with self._wake:
+            if not self._inbox and not self._stopping:
+                self._wake.wait(IDLE_S)
+
+    def _post(self, command: Callable[[EngineCore], None]) -> None:
+        with self._wake:
+            self._inbox.append(command)
+            self._wake.notify()
+        if self.state is EngineState.DEAD and self._core is not None and threading.current_thread() is not self._thread:
+            # Nobody reads the inbox any more; the streams of what was just posted must still end.
+            self._drain_dead(self._core)
+
+    def _drain_dead(self, core: EngineCore) -> None:
+        with self._wake:
+            self._drain(core)
+            core.fail_all("the engine died")
+
+    def _require_ready(self) -> None:
+        if self.state is not EngineState.READY:
+            raise EngineDeadError(self.error or f"the engine is {self.state}")
+
+    def _loaded(self) -> Checkpoint:
+        if self._checkpoint is None:
+            raise EngineDeadError(self.error or "the engine is not loaded")
+        return self._checkpoint

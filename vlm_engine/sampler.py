@@ -1,0 +1,127 @@
+"""From logits to tokens: one batched call per step, every row by its own request's parameters and random stream."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from vlm_engine.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class SamplingState:
+    """What sampling remembers of one output sequence.
+
+    Attributes:
+        rng: own stream; one number is drawn per sampled token, so batch mates and preemption change nothing.
+        prompt_ids: distinct prompt tokens (repetition penalty).
+        output_counts: how often each token was generated.
+        end_ids: tokens masked until ``min_tokens`` are out.
+    """
+
+    params: SamplingParams
+    rng: random.Random
+    prompt_ids: frozenset[int]
+    end_ids: frozenset[int]
+    output_counts: Counter[int] = field(default_factory=Counter)
+
+    def accept(self, token: int) -> None:
+        """Counts a generated token."""
+        self.output_counts[token] += 1
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before the choice."""
+        p = self.params
+        return bool(
+            p.logit_bias
+            or p.repetition_penalty != 1.0
+            or p.presence_penalty
+            or p.frequency_penalty
+            or self.output_counts.total() < p.min_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One row's result. ``top``: (token, log-probability) pairs, most likely first, when asked for."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample]:
+    """Chooses a token for every row.
+
+    Args:
+        logits: float ``[rows, vocabulary]``; may be changed in place.
+        states: one per row.
+
+    Returns:
+        One sample per row. Log-probabilities are those of the model's own distribution, before any change.
+    """
+    logits = logits.float()
+    wants = [i for i, s in enumerate(states) if s.params.logprobs is not None]
+    logprobs = torch.log_softmax(logits[wants], dim=-1) if wants else None
+    for row, state in enumerate(states):
+        if state.adjusts:
+            _adjust(logits[row], state)
+    tokens = logits.argmax(dim=-1)
+    drawn = [i for i, s in enumerate(states) if not s.params.greedy]
+    if drawn:
+        tokens[drawn] = _draw(logits[drawn], [states[i] for i in drawn])
+    chosen = tokens.tolist()
+    samples = [Sample(token) for token in chosen]
+    if logprobs is not None:
+        for place, row in enumerate(wants):
+            samples[row] = _with_logprobs(chosen[row], logprobs[place], states[row].params.logprobs or 0)
+    return samples
+
+
+def _adjust(row: torch.Tensor, state: SamplingState) -> None:
+    """Penalties, bias and the mask of end tokens, in place on ``[vocabulary]``."""
+    p = state.params
+    if p.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted(state.prompt_ids | state.output_counts.keys()), device=row.device)
+        values = row[seen]
+        row[seen] = torch.where(values > 0, values / p.repetition_penalty, values * p.repetition_penalty)
+    if (p.presence_penalty or p.frequency_penalty) and state.output_counts:
+        ids = torch.tensor(list(state.output_counts), device=row.device)
+        counts = torch.tensor(list(state.output_counts.values()), device=row.device, dtype=row.dtype)
+        row[ids] -= p.presence_penalty + p.frequency_penalty * counts
+    if p.logit_bias:
+        ids = torch.tensor(list(p.logit_bias), device=row.device)
+        row[ids] += torch.tensor(list(p.logit_bias.values()), device=row.device, dtype=row.dtype)
+    if state.output_counts.total() < p.min_tokens and state.end_ids:
+        row[torch.tensor(sorted(state.end_ids), device=row.device)] = float("-inf")
+
+
+def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> torch.Tensor:
+    """Temperature, top-k, top-p, min-p (in vLLM's order), then inverse-transform sampling: int64 ``[rows]``."""
+    device = logits.device
+    temperatures = torch.tensor([s.params.temperature for s in states], device=device)
+    ordered, ids = (logits / temperatures[:, None]).sort(dim=-1, descending=True, stable=True)
+    vocabulary = logits.shape[-1]
+    top_k = torch.tensor([s.params.top_k if s.params.top_k > 0 else vocabulary for s in states], device=device)
+    ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= top_k[:, None], float("-inf"))
+    probs = ordered.softmax(dim=-1)
+    top_p = torch.tensor([s.params.top_p for s in states], device=device)
+    min_p = torch.tensor([s.params.min_p for s in states], device=device)
+    # The first token always stays: nothing lies before it, and it is the maximum itself.
+    before = probs.cumsum(dim=-1) - probs
+    keep = (before < top_p[:, None]) & (probs >= min_p[:, None] * probs[:, :1])
+    cumulative = torch.where(keep, probs, 0.0).double().cumsum(dim=-1)
+    uniform = torch.tensor([s.rng.random() for s in states], dtype=torch.float64, device=device)
+    place = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(dim=-1)
+    return ids.gather(1, place.clamp(max=vocabulary - 1)[:, None])[:, 0]
+
+
+def _with_logprobs(token: int, row: torch.Tensor, count: int) -> Sample:
+    top = row.topk(count) if count else None
+    pairs = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True)) if top else ()
+    return Sample(token, float(row[token]), pairs)

@@ -1,0 +1,293 @@
+"""The scheduler: ``plan(state, budget)`` decides what one step computes. Pure: it reads, it changes nothing; no torch.
+
+A request is computed tokens chasing total tokens. Prefill, chunked prefill, decode, prefix hits and recompute after a
+preemption are all "how many new tokens this step". The passes, in order:
+
+1. every running decode that this step does not preempt gets its one token;
+2. running prefills share what is left of the step's bound, by class then age, in quanta, round-robin;
+3. pictures whose tokens come next are encoded;
+4. waiting requests are admitted, with pages for all their tokens and encoder room for all their pictures reserved.
+
+Explicit passes as in Sarathi-Serve (arXiv 2403.02310); the computed-tokens abstraction is vLLM V1's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from vlm_engine.request import ImageSpan, Request
+
+AGEING_STEPS = 64
+"""After so many steps without work a background request counts as interactive: neither class starves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one step may do.
+
+    Attributes:
+        tokens: most new tokens, decodes included (``max_num_batched_tokens``).
+        seqs: most running requests (``max_num_seqs``).
+        quantum: prefill tokens per turn of the round-robin.
+        long_prefill: most prefill tokens of one request in a step; 0 = no such bound.
+        images_beside_decodes: pictures encoded in a step that also decodes.
+        images_alone: pictures encoded in a step in which nobody waits for a token.
+    """
+
+    tokens: int
+    seqs: int
+    quantum: int = 256
+    long_prefill: int = 0
+    images_beside_decodes: int = 1
+    images_alone: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """What the prefix cache has of a waiting request: its pages, and how many of them are free now."""
+
+    blocks: tuple[int, ...] = ()
+    free: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerState:
+    """What the plan depends on. Functions only read.
+
+    Attributes:
+        running, waiting: the requests; any order.
+        free_blocks: pages that can be handed out.
+        releasable: pages that preempting a request would free.
+        prefix_hit: what the prefix cache has of a request.
+        encoded: whether a picture's features are there.
+        encoder_free: bytes of the encoder cache not held by running requests.
+        encoder_need: bytes that a request's pictures would add to what is held, given the tokens already computed.
+    """
+
+    running: Sequence[Request]
+    waiting: Sequence[Request]
+    block_size: int
+    free_blocks: int
+    releasable: Callable[[Request], int]
+    prefix_hit: Callable[[Request], PrefixHit]
+    encoded: Callable[[bytes], bool]
+    encoder_free: int
+    encoder_need: Callable[[Request, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """``length`` new tokens of a request from index ``start``; ``samples`` when they are the last ones it has."""
+
+    request: Request
+    start: int
+    length: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A waiting request starts: with these cached pages and so many fresh ones."""
+
+    request: Request
+    hit: PrefixHit
+    new_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """One picture of a request is encoded."""
+
+    request: Request
+    image: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step. ``growth``: decodes that need a fresh page; ``passed_over``: requests that gain age."""
+
+    chunks: tuple[Chunk, ...] = ()
+    encodes: tuple[Encode, ...] = ()
+    admissions: tuple[Admission, ...] = ()
+    preemptions: tuple[Request, ...] = ()
+    growth: tuple[Request, ...] = ()
+    passed_over: tuple[Request, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens in this step."""
+        return sum(chunk.length for chunk in self.chunks)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the step would do nothing."""
+        return not (self.chunks or self.encodes or self.admissions or self.preemptions)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The plan while it is being made, with what is left of the bounds."""
+
+    tokens: int
+    free_blocks: int
+    encoder_free: int
+    running: list[Request]
+    granted: dict[str, int] = field(default_factory=dict)
+    encodes: list[Encode] = field(default_factory=list)
+    admissions: list[Admission] = field(default_factory=list)
+    preemptions: list[Request] = field(default_factory=list)
+    growth: list[Request] = field(default_factory=list)
+    decodes: list[Request] = field(default_factory=list)
+    prefills: list[Request] = field(default_factory=list)
+
+
+def plan(state: SchedulerState, budget: Budget) -> Plan:
+    """Decides one step.
+
+    Args:
+        state: what is running and waiting, and what is free.
+        budget: what the step may do.
+
+    Returns:
+        A plan that keeps the budget, gives every decode it does not preempt its token, and is empty only when no
+        request can do anything.
+    """
+    draft = _Draft(budget.tokens, state.free_blocks, state.encoder_free, sorted(state.running, key=_turn))
+    _serve_decodes(state, draft)
+    starts = {r.key: r.computed for r in draft.prefills}
+    _share_prefill(state, budget, draft, starts)
+    if not draft.preemptions:
+        _admit(state, budget, draft, starts)
+    _choose_encodes(state, budget, draft, starts)
+    return _finish(state, draft, starts)
+
+
+def effective_class(request: Request) -> int:
+    """The request's class, raised to interactive once it was passed over for long."""
+    return 0 if request.passed_over >= AGEING_STEPS else int(request.priority_class)
+
+
+def _turn(request: Request) -> tuple[int, int, int]:
+    return (effective_class(request), request.priority, request.arrival)
+
+
+def _serve_decodes(state: SchedulerState, draft: _Draft) -> None:
+    """Pass 1. Served by rank, so that whoever is preempted for a page (lowest class, newest) has no token yet."""
+    by_rank = sorted(draft.running, key=lambda r: r.rank)
+    gone: set[str] = set()
+    for request in by_rank:
+        if not request.decoding or request.key in gone:
+            continue
+        if request.blocks_for(request.total) > len(request.blocks):
+            while draft.free_blocks < 1:
+                victim = next(r for r in reversed(by_rank) if r.key not in gone)
+                gone.add(victim.key)
+                draft.preemptions.append(victim)
+                draft.free_blocks += state.releasable(victim)
+                if victim is request:
+                    break
+            if request.key in gone:
+                continue
+            draft.free_blocks -= 1
+            draft.growth.append(request)
+        draft.granted[request.key] = 1
+        draft.decodes.append(request)
+        draft.tokens -= 1
+    draft.running = [r for r in draft.running if r.key not in gone]
+    draft.prefills = [r for r in draft.running if not r.decoding]
+
+
+def _share_prefill(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
+    """Pass 2. Within a class, quanta go round until the bound is used or all have what they can use."""
+    for group in _by_class(draft.prefills):
+        want = {r.key: _usable(state, budget, r, starts[r.key]) - draft.granted.get(r.key, 0) for r in group}
+        while draft.tokens > 0 and any(want[r.key] > 0 for r in group):
+            for request in group:
+                share = min(want[request.key], budget.quantum, draft.tokens)
+                if share > 0:
+                    draft.granted[request.key] = draft.granted.get(request.key, 0) + share
+                    want[request.key] -= share
+                    draft.tokens -= share
+
+
+def _choose_encodes(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
+    """Pass 3. The next picture of each prefill by turn, each picture once however many requests hold it."""
+    room = budget.images_beside_decodes if draft.decodes else budget.images_alone
+    chosen: set[bytes] = set()
+    for request in draft.prefills:
+        for index, span in enumerate(request.spans):
+            if room == 0:
+                return
+            if span.end <= starts[request.key] or span.content_hash in chosen or state.encoded(span.content_hash):
+                continue
+            chosen.add(span.content_hash)
+            draft.encodes.append(Encode(request, index))
+            room -= 1
+            if draft.decodes:
+                break
+
+
+def _admit(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
+    """Pass 4. In turn, and nobody overtakes a request that doesn't fit yet: small ones must not starve a large one."""
+    for request in sorted(state.waiting, key=_turn):
+        if len(draft.running) >= budget.seqs or draft.tokens < 1:
+            return
+        hit = state.prefix_hit(request)
+        start = len(hit.blocks) * state.block_size
+        new_blocks = request.blocks_for(request.total) - len(hit.blocks)
+        encoder_need = state.encoder_need(request, start)
+        # One spare page for every running request, so that an admission does not force a preemption in the next step.
+        spare = len(draft.running)
+        if new_blocks + hit.free + spare > draft.free_blocks and draft.running:
+            return
+        if new_blocks + hit.free > draft.free_blocks or encoder_need > draft.encoder_free:
+            return
+        draft.free_blocks -= new_blocks + hit.free
+        draft.encoder_free -= encoder_need
+        draft.admissions.append(Admission(request, hit, new_blocks))
+        draft.running.append(request)
+        draft.prefills.append(request)
+        starts[request.key] = start
+        _share_prefill(state, budget, draft, starts)
+
+
+def _usable(state: SchedulerState, budget: Budget, request: Request, start: int) -> int:
+    """New tokens that a prefill can compute now: up to its next picture whose features aren't there yet."""
+    tokens = request.total - start
+    waits_for = _next_unready(state, request.spans, start)
+    if waits_for is not None:
+        tokens = min(tokens, max(0, waits_for.first - start))
+    return min(tokens, budget.long_prefill) if budget.long_prefill else tokens
+
+
+def _next_unready(state: SchedulerState, spans: Iterable[ImageSpan], start: int) -> ImageSpan | None:
+    return next((span for span in spans if span.end > start and not state.encoded(span.content_hash)), None)
+
+
+def _by_class(requests: Iterable[Request]) -> list[list[Request]]:
+    groups: dict[int, list[Request]] = {}
+    for request in requests:
+        groups.setdefault(effective_class(request), []).append(request)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _finish(state: SchedulerState, draft: _Draft, starts: dict[str, int]) -> Plan:
+    chunks = [Chunk(r, r.computed, 1, True) for r in draft.decodes]
+    for request in draft.prefills:
+        length = draft.granted.get(request.key, 0)
+        if length:
+            start = starts[request.key]
+            chunks.append(Chunk(request, start, length, start + length == request.total))
+    encoding = {e.request.key for e in draft.encodes}
+    admitted = {a.request.key for a in draft.admissions}
+    idle = [r for r in draft.prefills if r.key not in draft.granted and r.key not in encoding]
+    passed = idle + [r for r in state.waiting if r.key not in admitted]
+    return Plan(
+        chunks=tuple(chunks),
+        encodes=tuple(draft.encodes),
+        admissions=tuple(draft.admissions),
+        preemptions=tuple(draft.preemptions),
+        growth=tuple(draft.growth),
+        passed_over=tuple(passed),
+    )

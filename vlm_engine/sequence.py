@@ -1,0 +1,108 @@
+"""One output sequence in the making: the request's tokens, how it samples, its text, and when it ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vlm_engine.detokenizer import Detokenizer
+from vlm_engine.outputs import FinishReason, PositionLogprobs, RequestOutput, TokenLogprob
+from vlm_engine.request import Request
+from vlm_engine.sampler import Sample, SamplingState
+
+
+@dataclass(slots=True, eq=False)
+class OutputSequence:
+    """A request with everything that turns its logits into text.
+
+    Attributes:
+        deliver: called with every piece of output, in the engine thread.
+        followers: sequences of the same prompt, started once this one has its first token.
+    """
+
+    request: Request
+    sampling: SamplingState
+    detokenizer: Detokenizer
+    end_ids: frozenset[int]
+    tokenizer: Any
+    deliver: Callable[[RequestOutput], None]
+    followers: list[OutputSequence]
+
+    @staticmethod
+    def create(
+        request: Request,
+        tokenizer: Any,
+        end_ids: frozenset[int],
+        seed: int,
+        deliver: Callable[[RequestOutput], None],
+    ) -> OutputSequence:
+        """Sets up sampling and text for a request."""
+        params = request.params
+        sampling = SamplingState(
+            params,
+            random.Random(seed),
+            frozenset(request.token_ids) if params.repetition_penalty != 1.0 else frozenset(),
+            end_ids | set(params.stop_token_ids),
+        )
+        detokenizer = Detokenizer(tokenizer, params.stop, params.include_stop_str_in_output, params.skip_special_tokens)
+        return OutputSequence(request, sampling, detokenizer, end_ids, tokenizer, deliver, [])
+
+    def take(self, sample: Sample) -> RequestOutput:
+        """Appends a sampled token, and ends the request when it is time. Gives the piece of output to deliver."""
+        request, params, token = self.request, self.request.params, sample.token
+        request.token_ids.append(token)
+        self.sampling.accept(token)
+        text = ""
+        stop_reason: str | int | None = None
+        reason: FinishReason | None = None
+        if token in self.end_ids and not params.ignore_eos:
+            reason = FinishReason.STOP
+        elif token in params.stop_token_ids:
+            reason, stop_reason = FinishReason.STOP, token
+        else:
+            piece = self.detokenizer.add(token)
+            text, stop_reason = piece.text, piece.stop
+            if piece.stop is not None:
+                reason = FinishReason.STOP
+            elif request.total >= request.max_total:
+                reason = FinishReason.LENGTH
+        if reason is not None and not isinstance(stop_reason, str):
+            text += self.detokenizer.finish().text
+        request.finish_reason = reason
+        return self.output(text, (token,), self._logprobs(sample), reason, stop_reason)
+
+    def output(
+        self,
+        text: str,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[PositionLogprobs, ...] = (),
+        reason: FinishReason | None = None,
+        stop_reason: str | int | None = None,
+        error: str | None = None,
+    ) -> RequestOutput:
+        """A piece of output with the counts as they stand."""
+        request = self.request
+        return RequestOutput(
+            request.request_id,
+            request.index,
+            text,
+            token_ids,
+            logprobs,
+            reason,
+            stop_reason,
+            request.num_prompt,
+            request.cached,
+            request.num_output,
+            error,
+        )
+
+    def _logprobs(self, sample: Sample) -> tuple[PositionLogprobs, ...]:
+        if sample.logprob is None:
+            return ()
+        chosen = self._token_logprob(sample.token, sample.logprob)
+        return (PositionLogprobs(chosen, tuple(self._token_logprob(t, value) for t, value in sample.top)),)
+
+    def _token_logprob(self, token: int, value: float) -> TokenLogprob:
+        return TokenLogprob(token, self.tokenizer.decode([token]), value)

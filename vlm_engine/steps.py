@@ -1,0 +1,49 @@
+"""A ring of the last steps: what each did and how long it took."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+
+RING = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step.
+
+    Attributes:
+        started: seconds on the monotonic clock.
+        seconds: wall time; ``encoder_seconds`` is the part spent on pictures.
+        decode_tokens, prefill_tokens: new tokens by kind.
+        images: pictures encoded.
+        running, waiting: requests after the step's admissions.
+        preemptions: requests preempted in it.
+    """
+
+    started: float
+    seconds: float
+    encoder_seconds: float
+    decode_tokens: int
+    prefill_tokens: int
+    images: int
+    running: int
+    waiting: int
+    preemptions: int
+
+
+class StepRing:
+    """The last 1,000 steps, oldest first."""
+
+    def __init__(self) -> None:
+        self._records: deque[StepRecord] = deque(maxlen=RING)
+
+    def add(self, record: StepRecord) -> None:
+        self._records.append(record)
+
+    def records(self) -> list[StepRecord]:
+        return list(self._records)
+
+    def as_json(self) -> list[dict[str, float]]:
+        """Plain dictionaries for ``json.dumps``."""
+        return [asdict(record) for record in self._records]
