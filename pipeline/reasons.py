@@ -12,6 +12,7 @@ class Reason(StrEnum):
     NONE = "none"
     REFUSED = "connection_refused"
     TIMEOUT = "timeout"
+    HOST = "host_unreachable"
     FIRST_FRAME_TIMEOUT = "first_frame_timeout"
     STREAM_ENDED = "stream_ended"
     NO_FRAMES = "no_frames"
@@ -34,6 +35,8 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline_passed"
     PICTURE_EXPIRED = "picture_expired"
+    NO_PICTURE = "no_picture"
+    TRIMMED = "trimmed"
     BUFFER_FULL = "buffer_full"
     REDIS_DOWN = "redis_down"
     REDIS_MEMORY = "redis_memory"
@@ -43,6 +46,7 @@ class Reason(StrEnum):
     ENGINE_DOWN = "engine_down"
     ENGINE_BUSY = "engine_busy"
     ENGINE_ERROR = "engine_error"
+    ENGINE_TIMEOUT = "engine_timeout"
     INTERRUPTED = "interrupted"
 
 
@@ -50,6 +54,7 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.NONE: "",
     Reason.REFUSED: "The camera refuses connections on that port.",
     Reason.TIMEOUT: "The camera does not answer in time.",
+    Reason.HOST: "The camera's host name can't be resolved, or no way leads to it.",
     Reason.FIRST_FRAME_TIMEOUT: "The camera answers but sends no picture.",
     Reason.STREAM_ENDED: "The camera closed the stream.",
     Reason.NO_FRAMES: "No new picture for too long.",
@@ -69,6 +74,8 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.QUEUE_FULL: "The queue was full; the oldest waiting crop made room.",
     Reason.DEADLINE: "Its deadline passed before it could be described.",
     Reason.PICTURE_EXPIRED: "Its picture was gone before it could be described.",
+    Reason.NO_PICTURE: "No picture of the person reached the describer.",
+    Reason.TRIMMED: "Its entry was taken out of the queue from outside.",
     Reason.BUFFER_FULL: "Redis was away for long; the oldest buffered crop made room.",
     Reason.REDIS_DOWN: "Redis can't be reached.",
     Reason.REDIS_MEMORY: "Redis is out of memory.",
@@ -77,5 +84,6 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.ENGINE_DOWN: "The engine is not ready.",
     Reason.ENGINE_BUSY: "The engine's queue is full.",
     Reason.ENGINE_ERROR: "The engine failed on this crop.",
+    Reason.ENGINE_TIMEOUT: "The engine took too long for this crop.",
     Reason.INTERRUPTED: "The process stopped while the person was in view.",
 }

@@ -1,4 +1,4 @@
-"""Crops on their way from ingest to the describers: the writer's side."""
+"""Crops on their way from ingest to the describers: the writer's side, and the reader's by name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import redis
 from pipeline.config.redis import RedisConfig
 from pipeline.messages import CropMessage
 from pipeline.queue import keys
+from pipeline.queue.crop_reader import CropReader, HeldCrop
 from pipeline.queue.scripts import script
 from pipeline.reasons import Reason
+
+__all__ = ["CropReader", "CropWriter", "HeldCrop"]
 
 
 class CropWriter:

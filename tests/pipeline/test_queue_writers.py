@@ -86,7 +86,7 @@ def test_r43_r48_over_the_bound_the_oldest_waiting_crop_makes_room_and_the_sums_
 
     assert waiting_ids(client) == ["c0", "c15", "c16", "c17", "c18", "c19"]
     assert drops(client) == {"front|queue_full": 14}
-    assert 20 == len(waiting_ids(client)) + 14
+    assert len(waiting_ids(client)) + 14 == 20
     assert len(list(client.scan_iter("ww:crop:*"))) == 6, "dropped crops leave no picture behind"
     assert client.hlen(keys.newest("front")) == 6, "nor an index entry"
 

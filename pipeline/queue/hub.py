@@ -1,0 +1,203 @@
+"""Redis as the API sees it: cameras, previews, commands, event changes, and how full the queue is."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.config.redis import RedisConfig
+from pipeline.messages import CameraStatus, CommandKind, CommandMessage, EventChange, MalformedMessage
+from pipeline.queue import keys
+from pipeline.queue.commands import MAX_ENTRIES as MAX_COMMANDS
+from pipeline.queue.connect import async_blocking_client, async_client, block_ms
+from pipeline.queue.health import Link, QueueHealth
+from pipeline.queue.scripts import script
+
+log = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 2.0
+"""However many people watch a camera, ingest hears of it at most so often."""
+_BLOCK_MS = 5000
+_BATCH = 100
+_ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """How full the queue is.
+
+    Attributes:
+        depth: camera -> crops that wait.
+        pending: crops that describers hold.
+        oldest_age: seconds since the oldest waiting crop's frame, None when none waits.
+        dead: dead letters.
+    """
+
+    depth: Mapping[str, int]
+    pending: int
+    oldest_age: float | None
+    dead: int
+
+    @property
+    def waiting(self) -> int:
+        """Crops that wait, of all cameras."""
+        return sum(self.depth.values())
+
+
+class CameraHub:
+    """Async access to Redis for serve. Each call tries once and raises :class:`QueueUnavailable` while Redis is away;
+    :meth:`changes` waits for its return."""
+
+    def __init__(self, url: str, config: RedisConfig, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._client = async_client(url)
+        self._blocking = async_blocking_client(url)
+        self._stats = self._client.register_script(script("stats"))
+        self._link = Link("hub", self._clock)
+        self._watched: dict[str, float] = {}
+
+    @property
+    def health(self) -> QueueHealth:
+        return self._link.health
+
+    async def statuses(self) -> list[CameraStatus]:
+        """Every camera that an ingest reported within the status TTL, by id."""
+        return await self._link.once(self._statuses)
+
+    async def preview(self, camera: str) -> bytes | None:
+        """The newest preview JPEG; None when there is no live one."""
+        return cast("bytes | None", await self._link.once(lambda: self._client.get(keys.preview(camera))))
+
+    async def watch(self, camera: str) -> None:
+        """Says that somebody watches the camera. Call it for as long as that is so; calls in between are free."""
+        now = self._clock.monotonic()
+        if now - self._watched.get(camera, -WATCH_EVERY_S) < WATCH_EVERY_S:
+            return
+        self._watched = {name: at for name, at in self._watched.items() if now - at < WATCH_EVERY_S}
+        self._watched[camera] = now
+        await self.send(CommandMessage(CommandKind.WATCH, camera, self._clock.now()))
+
+    async def send(self, command: CommandMessage) -> None:
+        """Sends a command to every ingest."""
+        fields = cast("dict[Any, Any]", command.to_fields())
+        await self._link.once(lambda: self._client.xadd(keys.COMMANDS, fields, maxlen=MAX_COMMANDS, approximate=True))
+
+    async def publish_change(self, change: EventChange) -> None:
+        """Tells everyone who watches events, in every serve process."""
+        fields = cast("dict[Any, Any]", change.to_fields())
+        await self._link.once(
+            lambda: self._client.xadd(keys.EVENTS, fields, maxlen=self._config.events_maxlen, approximate=True)
+        )
+
+    async def changes(self, last_id: str | None = None) -> AsyncIterator[tuple[str, EventChange]]:
+        """Event changes with their ids, without end: those after ``last_id`` that are still kept, then new ones.
+
+        None, or an id that is none (it comes from a header), means new ones only. Redis may go, restart or be flushed
+        meanwhile. Reads from Redis at the consumer's own speed: a slow one costs no memory here.
+        """
+        wanted = last_id.encode() if last_id is not None and _ENTRY_ID.fullmatch(last_id) else None
+        position: bytes | None = None
+        while True:
+            try:
+                if position is None:
+                    newest = await self._newest_change()
+                    # An id from before a flush can be ahead of a stream that began anew.
+                    position = newest if wanted is None else min(wanted, newest, key=_order)
+                block = block_ms(self._blocking, _BLOCK_MS)
+                reply = await self._blocking.xread({keys.EVENTS: position}, count=_BATCH, block=block)
+            except redis.RedisError as error:
+                self._link.failed(error)
+                wanted, position = position or wanted, None
+                await self._link.pause()
+                continue
+            self._link.worked()
+            for entry_id, fields in cast("list[Any]", reply)[0][1] if reply else ():
+                position = entry_id
+                try:
+                    change = EventChange.from_fields(fields)
+                except MalformedMessage as error:
+                    log.warning("events: entry %s skipped: %s", entry_id.decode(), error)
+                else:
+                    yield entry_id.decode(), change
+
+    async def queue_stats(self) -> QueueStats:
+        """How many crops wait and are held, how old the oldest is, and how many are dead letters."""
+        return await self._link.once(self._queue_stats)
+
+    async def drops(self) -> dict[str, dict[str, int]]:
+        """Camera -> reason -> how many were dropped, since the hash began."""
+        counted: dict[str, dict[str, int]] = {}
+        fields = cast("dict[bytes, bytes]", await self._link.once(lambda: self._client.hgetall(keys.DROPS)))
+        for name, count in fields.items():
+            camera, _, reason = name.decode().rpartition("|")
+            counted.setdefault(camera, {})[reason] = int(count)
+        return counted
+
+    async def ping(self) -> bool:
+        """Whether Redis answers."""
+        try:
+            await self._client.ping()
+        except redis.RedisError as error:
+            self._link.failed(error)
+            return False
+        self._link.worked()
+        return True
+
+    async def eviction_policy(self) -> str:
+        """``maxmemory-policy`` of the server. Under ``allkeys-*`` it may evict a whole stream with its group (R63).
+
+        From INFO, which managed servers answer where CONFIG is refused.
+        """
+        info = await self._link.once(lambda: self._client.info("memory"))
+        return str(info["maxmemory_policy"])
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
+        await self._blocking.aclose()
+
+    async def _camera_ids(self) -> list[str]:
+        return sorted(camera.decode() for camera in cast("set[bytes]", await self._client.smembers(keys.CAMERAS)))
+
+    async def _statuses(self) -> list[CameraStatus]:
+        cameras = await self._camera_ids()
+        async with self._client.pipeline(transaction=False) as pipe:
+            for camera in cameras:
+                pipe.hgetall(keys.camera(camera))
+            hashes = await pipe.execute()
+        statuses = []
+        for camera, fields in zip(cameras, hashes, strict=True):
+            if not fields:
+                continue
+            try:
+                statuses.append(CameraStatus.from_fields(fields))
+            except MalformedMessage as error:
+                log.warning("status of camera %s can't be read: %s", camera, error)
+        return statuses
+
+    async def _queue_stats(self) -> QueueStats:
+        cameras = await self._camera_ids()
+        rows = await self._stats(keys=[keys.crops(camera) for camera in cameras], args=[keys.GROUP]) if cameras else []
+        oldest = min((float(time) for _, _, time in rows if time), default=None)
+        return QueueStats(
+            depth={camera: waiting for camera, (waiting, _, _) in zip(cameras, rows, strict=True)},
+            pending=sum(held for _, held, _ in rows),
+            oldest_age=None if oldest is None else max(0.0, self._clock.now() - oldest),
+            dead=await self._client.xlen(keys.DEAD),
+        )
+
+    async def _newest_change(self) -> bytes:
+        entries = cast("list[Any]", await self._client.xrevrange(keys.EVENTS, count=1))
+        return entries[0][0] if entries else b"0-0"
+
+
+def _order(entry_id: bytes) -> tuple[int, int]:
+    ms, _, seq = entry_id.partition(b"-")
+    return int(ms), int(seq)
