@@ -1,0 +1,40 @@
+"""Drops of one camera, counted by reason by every part that drops something."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from pipeline.reasons import Reason
+
+
+class DropCounts:
+    """Thread-safe. ``totals`` is for the status, ``take_new`` for the sums that outlive the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals: Counter[Reason] = Counter()
+        self._new: Counter[Reason] = Counter()
+
+    def add(self, reason: Reason, n: int = 1) -> None:
+        if n <= 0:
+            return
+        with self._lock:
+            self._totals[reason] += n
+            self._new[reason] += n
+
+    def totals(self) -> dict[str, int]:
+        """Since the process started."""
+        with self._lock:
+            return {reason.value: n for reason, n in self._totals.items()}
+
+    def take_new(self) -> dict[Reason, int]:
+        """What was added since the last call."""
+        with self._lock:
+            new, self._new = dict(self._new), Counter()
+        return new
+
+    def give_back(self, counts: dict[Reason, int]) -> None:
+        """Puts back what ``take_new`` gave and could not be written."""
+        with self._lock:
+            self._new.update(counts)

@@ -1,0 +1,197 @@
+"""One connection to a camera (or one pass over a file) through PyAV: opened, read, closed by the same thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import av
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream as AvVideoStream
+
+from ingest.stream_errors import Failure, StreamError, classify_open, classify_read
+from ingest.taint import LogLine, Taint, tells_damage
+from pipeline.config import CameraConfig
+from pipeline.messages import CameraState
+from pipeline.reasons import Reason
+
+READ_POLL_S = 1.0
+"""A read that waits for so long is interrupted, to look at deadlines and the stop request, and then continued: the
+connection survives that (measured: frames go on after 4 s of stall). Together with the parser, which then gives out
+what it holds first, a stop takes up to twice as long."""
+
+_LIVE_OPTIONS = {
+    "allowed_media_types": "video",
+    "max_delay": "500000",
+    "analyzeduration": "1000000",
+    "probesize": "1000000",
+    "fpsprobesize": "0",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedPicture:
+    """A frame as the decoder gave it.
+
+    Attributes:
+        usable: False from damage to the next keyframe.
+        waited: seconds that the reader waited for its packet; near zero means that it came from a backlog.
+    """
+
+    frame: VideoFrame
+    usable: bool
+    waited: float
+
+
+class VideoStream:
+    """Use as a context manager: entering opens (raises :class:`StreamError`), leaving tears the session down.
+
+    Opening takes up to twice ``open_timeout_s`` (once for the dialogue, once for the first packets).
+    """
+
+    def __init__(self, config: CameraConfig, stop: Event) -> None:
+        self._config = config
+        self._stop = stop
+        self._file = file_of(config.url)
+        self._log: list[LogLine] = []
+        self._open = ExitStack()
+        self._container: InputContainer | None = None
+        self._video: AvVideoStream | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it is a camera, not a file."""
+        return self._file is None
+
+    @property
+    def fps(self) -> float:
+        """Frames a second as the stream says, 1 to 60; 25 when it says nothing credible."""
+        rate = self._video.average_rate or self._video.guessed_rate if self._video else None
+        return float(rate) if rate and 1 <= rate <= 60 else 25.0
+
+    def __enter__(self) -> Self:
+        prepare_libav_log()
+        capture = av.logging.Capture()
+        self._log = capture.__enter__()
+        self._open.callback(capture.__exit__, None, None, None)
+        started = time.monotonic()
+        try:
+            self._container = self._open.enter_context(self._connect())
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            lines = [message for _, _, message in self._log]
+            self._open.close()
+            elapsed = time.monotonic() - started
+            raise StreamError(
+                classify_open(error, elapsed, self._config.open_timeout_s, lines, not self.live)
+            ) from None
+        try:
+            self._video = self._first_video(self._container)
+        except StreamError:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._open.close()
+
+    def pictures(self) -> Generator[DecodedPicture | None, None, None]:
+        """Frames as they are decoded; None when a while passed without one, so that the caller can look at its clock.
+
+        Ends when a stop is requested. Raises :class:`StreamError` when the stream ends.
+        """
+        container, video = self._container, self._video
+        if container is None or video is None:
+            raise RuntimeError("the stream is not open")
+        taint = Taint()
+        pace = None if self.live else _Pace(self._stop)
+        asked = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                for packet in container.demux(video):
+                    now = time.monotonic()
+                    waited = now - asked
+                    for frame in self._decode(packet, taint, now):
+                        if pace is not None:
+                            pace.wait(frame)
+                        yield DecodedPicture(frame, taint.frame(frame.key_frame, now), waited)
+                    if self._stop.is_set():
+                        return
+                    asked = time.monotonic()
+            except av.error.ExitError:
+                yield None
+            except (av.error.FFmpegError, OSError) as error:
+                raise StreamError(classify_read(error)) from None
+            else:
+                # libav ends the iteration without an error when the camera closes the connection.
+                raise StreamError(Failure(CameraState.STALLED, Reason.STREAM_ENDED))
+
+    def _connect(self) -> InputContainer:
+        if self._file is not None:
+            return av.open(str(self._file), metadata_errors="ignore")
+        return av.open(
+            self._config.source,
+            timeout=(self._config.open_timeout_s, READ_POLL_S),
+            options={"rtsp_transport": self._config.transport, **_LIVE_OPTIONS},
+            metadata_errors="ignore",
+        )
+
+    @staticmethod
+    def _first_video(container: InputContainer) -> AvVideoStream:
+        for stream in container.streams.video:
+            # A stream whose codec has no decoder here has no codec context.
+            if getattr(stream, "codec_context", None) is not None:
+                # Complaints of the decoder reach the log of this thread only when it decodes in this thread.
+                stream.thread_type = "NONE"
+                return stream
+        raise StreamError(Failure(CameraState.UNSUPPORTED, Reason.CODEC, "no video stream that can be decoded"))
+
+    def _decode(self, packet: Packet[AvVideoStream], taint: Taint, now: float) -> list[VideoFrame]:
+        try:
+            frames = [frame for frame in packet.decode() if isinstance(frame, VideoFrame)]
+        except av.error.InvalidDataError:
+            frames = []
+            damaged = True
+        else:
+            damaged = tells_damage(self._log) or any(frame.is_corrupt for frame in frames)
+        self._log.clear()
+        taint.packet(packet.is_keyframe, damaged, now)
+        return frames
+
+
+class _Pace:
+    """Gives a file's frames out at the file's own speed."""
+
+    def __init__(self, stop: Event) -> None:
+        self._stop = stop
+        self._started = time.monotonic()
+        self._first: float | None = None
+
+    def wait(self, frame: VideoFrame) -> None:
+        if frame.time is None:
+            return
+        if self._first is None:
+            self._first = frame.time
+        self._stop.wait(max(0.0, self._started + frame.time - self._first - time.monotonic()))
+
+
+def file_of(url: str) -> Path | None:
+    """The path when the source is a file, else None."""
+    if "://" not in url:
+        return Path(url)
+    parts = urlsplit(url)
+    return Path(parts.path) if parts.scheme.lower() == "file" else None
+
+
+def prepare_libav_log() -> None:
+    """libav's log goes to the capture of the thread that causes it, complete; nothing of it to Python's loggers raw."""
+    av.logging.set_level(av.logging.WARNING)
+    av.logging.set_skip_repeated(False)
