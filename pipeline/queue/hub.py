@@ -110,6 +110,7 @@ class CameraHub:
                     newest = await self._newest_change()
                     # An id from before a flush can be ahead of a stream that began anew.
                     position = newest if wanted is None else min(wanted, newest, key=_order)
+                    self._link.worked()
                 block = block_ms(self._blocking, _BLOCK_MS)
                 reply = await self._blocking.xread({keys.EVENTS: position}, count=_BATCH, block=block)
             except redis.RedisError as error:
@@ -117,7 +118,6 @@ class CameraHub:
                 wanted, position = position or wanted, None
                 await self._link.pause()
                 continue
-            self._link.worked()
             for entry_id, fields in cast("list[Any]", reply)[0][1] if reply else ():
                 position = entry_id
                 try:

@@ -192,9 +192,10 @@ async def test_a_full_redis_is_named_as_the_reason(client, redis_url):
 
 
 async def test_r60_redis_killed_restarted_and_flushed_under_watching_clients(caplog):
-    server = ValkeyServer(config={"requirepass": "S3cretWord"})
+    server = ValkeyServer()
     server.start()
     port = server.port
+    sync_client(server.connection_url).config_set("requirepass", "S3cretWord")
     url = f"redis://:S3cretWord@127.0.0.1:{port}"
     async with hub_at(url) as hub:
         await hub.publish_change(change_of(0))
@@ -208,8 +209,8 @@ async def test_r60_redis_killed_restarted_and_flushed_under_watching_clients(cap
             await hub.statuses()
         assert (hub.health.ok, hub.health.reason) == (False, Reason.REDIS_DOWN)
 
-        with ValkeyServer(port=port, config={"requirepass": "S3cretWord"}) as again:
-            assert again.is_running()
+        with ValkeyServer(port=port) as again:
+            sync_client(again.connection_url).config_set("requirepass", "S3cretWord")
             await until(lambda: hub.health.ok)
             await hub.publish_change(change_of(1))
             assert (await pending)[1] == change_of(1)
