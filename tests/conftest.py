@@ -1,0 +1,41 @@
+"""Fixtures that several test folders share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import checkpoints
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("YOLO_OFFLINE", "true")
+os.environ.setdefault("YOLO_AUTOINSTALL", "false")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with real weights, videos and processors; skips where it is absent."""
+    if not checkpoints.SHARED.is_dir():
+        pytest.skip(f"needs the folder {checkpoints.SHARED.name} of shared test material beside the repository")
+    return checkpoints.SHARED
+
+
+@pytest.fixture(scope="session")
+def checkpoint(shared_data: Path, tmp_path_factory: pytest.TempPathFactory):
+    """``checkpoint(kind)`` -> folder of a tiny random checkpoint, built once per session."""
+    built: dict[str, Path] = {}
+
+    def get(kind: str) -> Path:
+        if kind not in built:
+            built[kind] = checkpoints.build(kind, tmp_path_factory.mktemp("checkpoint") / kind)
+        return built[kind]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tiny_smolvlm(checkpoint) -> Path:
+    """A tiny SmolVLM."""
+    return checkpoint("smolvlm")

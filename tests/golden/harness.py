@@ -1,0 +1,193 @@
+"""Runs the engine's core on a loaded checkpoint, and transformers.generate on the same weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vlm_engine import EngineConfig, SamplingParams, VLMEngine, preprocess
+from vlm_engine.core import EngineCore
+from vlm_engine.encoder_cache import EncoderCache
+from vlm_engine.loader import Checkpoint, load
+from vlm_engine.metrics import EngineMetrics
+from vlm_engine.outputs import RequestOutput
+from vlm_engine.prompt import PreparedPrompt, PriorityClass
+from vlm_engine.runner import ModelRunner
+from vlm_engine.sequence import OutputSequence
+
+TIE = 1e-4
+"""Where the reference's two best logits are closer than this, either token is right."""
+
+
+def picture(seed: int, width: int, height: int) -> Image.Image:
+    """Noise: every pixel matters to the features."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8))
+
+
+def user(*parts: Any) -> list[dict[str, Any]]:
+    """One user message; strings are text, pictures are pictures, in this order."""
+    content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image", "image": p} for p in parts]
+    return [{"role": "user", "content": content}]
+
+
+@dataclass
+class Job:
+    """One request for the core, and what came out."""
+
+    prompt: PreparedPrompt
+    params: SamplingParams
+    request_id: str
+    priority_class: PriorityClass = PriorityClass.INTERACTIVE
+    outputs: list[RequestOutput] = field(default_factory=list)
+
+    def tokens(self, index: int = 0) -> list[int]:
+        return [token for o in self.outputs if o.index == index for token in o.token_ids]
+
+    def text(self, index: int = 0) -> str:
+        return "".join(o.text for o in self.outputs if o.index == index)
+
+    @property
+    def finish(self) -> RequestOutput:
+        return self.outputs[-1]
+
+
+class Harness:
+    """A checkpoint in float32 with an engine front that only prepares prompts (no thread, no worker processes)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = EngineConfig(model=str(path), dtype="float32", device="cpu", kv_cache_memory=1 << 24)
+        self.checkpoint: Checkpoint = load(self.config)
+        self._processor = None
+        self.front = VLMEngine(self.config)
+        self.front._checkpoint = self.checkpoint
+        from vlm_engine.chat import ChatRenderer
+
+        image_token = self.checkpoint.processor.image_token if self.checkpoint.processor else None
+        self.chat = ChatRenderer(self.checkpoint.tokenizer, self.checkpoint.chat_template, image_token)
+
+    def prepare(self, messages: list[dict[str, Any]], **options: Any) -> PreparedPrompt:
+        """As :meth:`VLMEngine.prepare` does it, the workers' code run in this process."""
+        rendered = self.chat.render(messages)
+        if rendered.images and self._processor is None:
+            preprocess._processor = self._processor = self.checkpoint.processor
+        preprocess._processor = self._processor
+        images = []
+        for image in rendered.images:
+            packed = preprocess._process(image, self.config.max_pixels, options)
+            images.append(
+                preprocess.ProcessedImage(
+                    packed.content_hash, packed.token_ids, packed.feature_indices, preprocess._unpack(packed)
+                )
+            )
+        return self.front._assemble(rendered.pieces, images)
+
+    def core(self, **knobs: Any) -> EngineCore:
+        """A fresh core over the loaded weights."""
+        defaults = {"dtype": "float32", "device": "cpu", "kv_cache_memory": 1 << 24}
+        config = EngineConfig(model=str(self.path), **(defaults | knobs))
+        self.front.config = config
+        cache = EncoderCache(config.encoder_cache_memory)
+        core = EngineCore(config, ModelRunner(self.checkpoint, config, cache), cache, EngineMetrics())
+        self.front._core = core
+        return core
+
+    def add(self, core: EngineCore, job: Job) -> None:
+        """Hands a job to the core as ``submit`` would."""
+        max_total = self.front._max_total(job.prompt, job.params)
+        salt = b"" if core.config.enable_prefix_caching else job.request_id.encode()
+        group = []
+        for index in range(job.params.n):
+            request = self.front._request(
+                job.prompt, job.params, job.request_id, index, max_total, job.priority_class, 0, salt
+            )
+            core.check_fits(request)
+            seed = (job.params.seed or 0) + index
+            group.append(
+                OutputSequence.create(
+                    request, self.checkpoint.tokenizer, self.checkpoint.end_token_ids, seed, job.outputs.append
+                )
+            )
+        core.add(group)
+
+    def run(self, core: EngineCore, *jobs: Job, check: bool = True) -> None:
+        """Steps until everything is finished, checking pages and features after every step."""
+        for job in jobs:
+            self.add(core, job)
+        with torch.inference_mode():
+            while core.has_work:
+                assert core.step(), f"no progress: {core.last_plan}"
+                if check:
+                    core.check_integrity()
+
+    def greedy(self, messages: list[dict[str, Any]], max_tokens: int = 12, name: str = "r", **options: Any) -> Job:
+        """A greedy job that ignores end tokens, so that every run has the same length."""
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        return Job(self.prepare(messages, **options), params, name)
+
+
+class Reference:
+    """transformers.generate, eager attention, on the same weights."""
+
+    def __init__(self, path: Path) -> None:
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+
+        self.vision = (path / "preprocessor_config.json").exists()
+        auto = AutoModelForImageTextToText if self.vision else AutoModelForCausalLM
+        self.model = auto.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+        self.processor = (AutoProcessor if self.vision else AutoTokenizer).from_pretrained(path)
+
+    def generate(
+        self, messages: list[dict[str, Any]], max_tokens: int, **options: Any
+    ) -> tuple[list[int], list[float]]:
+        """Greedy tokens, and at each position the distance between the two best logits."""
+        images = [p["image"] for m in messages for p in m["content"] if p["type"] == "image"]
+        template = [
+            {
+                "role": m["role"],
+                "content": [{"type": "image"} if p["type"] == "image" else p for p in m["content"]]
+                if self.vision
+                else "".join(p["text"] for p in m["content"]),
+            }
+            for m in messages
+        ]
+        text = self.processor.apply_chat_template(template, add_generation_prompt=True, tokenize=False)
+        if self.vision:
+            inputs = self.processor(
+                text=[text],
+                images=[images] if images else None,
+                return_tensors="pt",
+                add_special_tokens=False,
+                **options,
+            )
+        else:
+            inputs = self.processor(text, return_tensors="pt", add_special_tokens=False)
+        self.prompt_length = inputs["input_ids"].shape[1]
+        with torch.inference_mode():
+            out = self.model.generate(
+                **inputs,
+                do_sample=False,
+                repetition_penalty=1.0,
+                min_new_tokens=max_tokens,
+                max_new_tokens=max_tokens,
+                eos_token_id=None,
+                pad_token_id=0,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+        best = [step[0].topk(2).values for step in out.logits]
+        return out.sequences[0, self.prompt_length :].tolist(), [float(b[0] - b[1]) for b in best]
+
+
+def assert_same(got: list[int], expected: tuple[list[int], list[float]]) -> None:
+    """The same tokens; they may part only where the reference's two best logits are a tie."""
+    tokens, gaps = expected
+    for place, (ours, theirs) in enumerate(zip(got, tokens, strict=True)):
+        if ours != theirs:
+            assert gaps[place] < TIE, f"token {place}: {ours} instead of {theirs}, logits {gaps[place]:.6f} apart"
+            return
