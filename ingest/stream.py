@@ -78,6 +78,11 @@ class VideoStream:
         rate = self._video.average_rate or self._video.guessed_rate if self._video else None
         return float(rate) if rate and 1 <= rate <= 60 else 25.0
 
+    @property
+    def codec(self) -> str:
+        """Name of the video codec, such as ``h264``; empty before the stream is open."""
+        return self._video.codec_context.name if self._video else ""
+
     def __enter__(self) -> Self:
         prepare_libav_log()
         capture = av.logging.Capture()
