@@ -1,0 +1,85 @@
+"""The connection to SQL: engine, pragmas, and transactions that repeat nothing by halves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from pipeline.config.engine import StoreConfig
+from pipeline.store.schema import Base
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_S = 10.0
+"""How long SQLite waits for another process's write before it says "database is locked"."""
+
+
+class Database:
+    """Reads run side by side; writes of this process one after the other, since SQLite has one writer (R70)."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        """Makes folder and tables if need be. Raises ``SQLAlchemyError``, ``OSError``; ``ValueError`` for a bad URL."""
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+        default = URL.create("sqlite", database=str(config.data_dir / "watchword.db"))
+        url = make_url(config.url) if config.url else default
+        self._sqlite = url.get_backend_name() == "sqlite"
+        if self._sqlite and url.database in (None, "", ":memory:"):
+            raise ValueError("store.url: SQLite in memory is one database a thread; give it a file")
+        # Errors name the statement but not its values: those are what people look like.
+        self._engine = create_engine(url, hide_parameters=True, pool_pre_ping=not self._sqlite)
+        if self._sqlite:
+            event.listen(self._engine, "connect", _prepare_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
+        self._writing = self._engine.execution_options(watchword_write=True)
+        self._lock: AbstractContextManager[Any] = threading.Lock() if self._sqlite else nullcontext()
+        self.write(lambda session: Base.metadata.create_all(session.connection()))
+
+    def read(self, work: Callable[[Session], T]) -> T:
+        """Runs ``work`` on one snapshot."""
+        with Session(self._engine) as session:
+            return work(session)
+
+    def write(self, work: Callable[[Session], T]) -> T:
+        """Runs ``work`` in one transaction: all of it is stored when this returns, nothing when it raises.
+
+        Another process may insert the same row at the same moment (a server that locks rows can't lock one that isn't
+        there yet); the second look then finds it.
+        """
+        with self._lock:
+            try:
+                return self._write_once(work)
+            except IntegrityError:
+                return self._write_once(work)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._engine.dispose()
+
+    def _write_once(self, work: Callable[[Session], T]) -> T:
+        with Session(self._writing, expire_on_commit=False) as session, session.begin():
+            return work(session)
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # The driver must not begin transactions by itself: it would do so too late and as readers (see the dialect's docs).
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # A killed process loses nothing that was committed; only a power cut may lose the last moments, never the file.
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A write that began as a read fails at once when another wrote meanwhile, whatever the timeout; this one waits.
+    write = connection.get_execution_options().get("watchword_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")

@@ -1,0 +1,273 @@
+"""Events, their crops and their words: the only place that writes them.
+
+Every method is one transaction and idempotent; news may come twice and in any order. Blocking: async callers use
+``asyncio.to_thread``. Raises ``sqlalchemy.exc.SQLAlchemyError`` when the database fails, ``OSError`` when the disk
+does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.config.engine import StoreConfig
+from pipeline.messages import (
+    CropMessage,
+    DescriptionState,
+    EventState,
+    TrackMessage,
+    TrackPhase,
+    event_id_of,
+)
+from pipeline.reasons import Reason
+from pipeline.store.crop_files import CropFiles
+from pipeline.store.database import Database
+from pipeline.store.outcome import CropOutcome, judge
+from pipeline.store.records import DescriptionMeta, EventPage, EventRecord, UnknownCrop, cursor_of, read_cursor
+from pipeline.store.rows import crop_row_of, description_row_of, facts_of, record_of
+from pipeline.store.schema import CropRow, DescriptionRow, EventRow
+
+MAX_PAGE = 500
+_INTERRUPTIONS = (Reason.SHUTDOWN, Reason.INTERRUPTED)
+_UNFINISHED = (CropOutcome.QUEUED.value, CropOutcome.RUNNING.value)
+
+
+class EventStore:
+    """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` for pictures."""
+
+    def __init__(self, config: StoreConfig, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._database = Database(config)
+        self._files = CropFiles(config.data_dir / "crops")
+
+    def close(self) -> None:
+        """Closes the connections to the database."""
+        self._database.close()
+
+    def apply_track(self, message: TrackMessage) -> EventRecord:
+        """Notes a start, an update or an end of a track."""
+        return self._database.write(lambda session: self._apply_track(session, message))
+
+    def add_crop(self, message: CropMessage, jpeg: bytes | None) -> EventRecord:
+        """Notes a crop; its event too, when the crop is the first news of it. ``None``: its picture had expired."""
+        # The file comes first: a row never names a file that isn't there.
+        sha256 = self._files.add(jpeg) if jpeg is not None else None
+        return self._database.write(lambda session: self._add_crop(session, message, sha256))
+
+    def begin_description(self, crop_id: str) -> EventRecord | None:
+        """Notes that a description is being made; None when there is one already. Raises :class:`UnknownCrop`."""
+
+        def work(session: Session) -> EventRecord | None:
+            crop, event = self._find(session, crop_id)
+            if crop.outcome == CropOutcome.DESCRIBED:
+                return None
+            crop.outcome, crop.reason = CropOutcome.RUNNING.value, Reason.NONE.value
+            return self._settled(session, event)
+
+        return self._database.write(work)
+
+    def finish_description(self, crop_id: str, text: str, meta: DescriptionMeta) -> EventRecord:
+        """Stores the words for a crop; those that came first stay. Raises :class:`UnknownCrop`."""
+
+        def work(session: Session) -> EventRecord:
+            crop, event = self._find(session, crop_id)
+            if session.get(DescriptionRow, crop_id) is None:
+                session.add(description_row_of(crop_id, text, meta, self._clock.now()))
+            crop.outcome, crop.reason = CropOutcome.DESCRIBED.value, Reason.NONE.value
+            return self._settled(session, event)
+
+        return self._database.write(work)
+
+    def fail_description(self, crop_id: str, reason: Reason, *, expired: bool) -> EventRecord:
+        """Notes that a crop gets no words and why: it came too late, or it failed. Raises :class:`UnknownCrop`."""
+
+        def work(session: Session) -> EventRecord:
+            crop, event = self._find(session, crop_id)
+            if crop.outcome != CropOutcome.DESCRIBED:
+                outcome = CropOutcome.EXPIRED if expired else CropOutcome.FAILED
+                crop.outcome, crop.reason = outcome.value, reason.value
+            return self._settled(session, event)
+
+        return self._database.write(work)
+
+    def interrupt_open_events(self, untouched_since: float) -> list[EventRecord]:
+        """Ends the active events of which ingest had no news since then: whoever watched them is gone.
+
+        Their ``last_seen`` stays the true one. News of one that comes nevertheless makes it active again.
+        """
+
+        def work(session: Session) -> list[EventRecord]:
+            open_ones = select(EventRow).where(
+                EventRow.state == EventState.ACTIVE.value, EventRow.touched < untouched_since
+            )
+            records = []
+            for event in session.scalars(open_ones.with_for_update()):
+                event.state, event.end_reason = EventState.INTERRUPTED.value, Reason.INTERRUPTED.value
+                records.append(self._settled(session, event))
+            return records
+
+        return self._database.write(work)
+
+    def expire_waiting(self, untouched_since: float, deadline_before: float) -> list[EventRecord]:
+        """Stops waiting for words that can't come any more; says which events that changed.
+
+        Crops in the making whose deadline was before ``deadline_before`` (Redis lost them, or their describer died),
+        and crops that events without news since ``untouched_since`` still wait for (dropped while they were queued).
+        """
+
+        def work(session: Session) -> list[EventRecord]:
+            late = select(CropRow).where(CropRow.outcome.in_(_UNFINISHED), CropRow.deadline < deadline_before)
+            changed: dict[str, EventRow] = {}
+            for crop in session.scalars(late.with_for_update()):
+                crop.outcome, crop.reason = CropOutcome.EXPIRED.value, Reason.DEADLINE.value
+                changed[crop.event_id] = _locked(session, crop.event_id)
+            waiting = select(EventRow).where(
+                EventRow.description_state.in_((DescriptionState.QUEUED.value, DescriptionState.DRAFT.value)),
+                EventRow.state != EventState.ACTIVE.value,
+                EventRow.touched < untouched_since,
+                EventRow.gave_up.is_(False),
+            )
+            for event in session.scalars(waiting.with_for_update()):
+                event.gave_up = True
+                changed[event.id] = event
+            return [self._settled(session, event) for event in changed.values()]
+
+        return self._database.write(work)
+
+    def list_events(
+        self, camera: str | None = None, state: EventState | None = None, before: str | None = None, limit: int = 50
+    ) -> EventPage:
+        """A page of events, newest first. ``before`` is a page's ``next``. Raises :class:`BadCursor`, ValueError."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise ValueError(f"limit is {limit}, allowed is 1 to {MAX_PAGE}")
+        query = select(EventRow).order_by(EventRow.first_seen.desc(), EventRow.id.desc()).limit(limit + 1)
+        if camera is not None:
+            query = query.where(EventRow.camera == camera)
+        if state is not None:
+            query = query.where(EventRow.state == state.value)
+        if before is not None:
+            first_seen, event_id = read_cursor(before)
+            same = and_(EventRow.first_seen == first_seen, EventRow.id < event_id)
+            query = query.where(or_(EventRow.first_seen < first_seen, same))
+
+        def work(session: Session) -> EventPage:
+            rows = list(session.scalars(query))
+            shown = rows[:limit]
+            more = cursor_of(shown[-1].first_seen, shown[-1].id) if len(rows) > limit else None
+            best = [row.best_crop_id for row in shown if row.best_crop_id is not None]
+            crops = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.crop_id.in_(best)))}
+            return EventPage(tuple(record_of(row, crops.get(row.best_crop_id or "")) for row in shown), more)
+
+        return self._database.read(work)
+
+    def get(self, event_id: str) -> EventRecord | None:
+        """One event, None when there is none of that id."""
+
+        def work(session: Session) -> EventRecord | None:
+            event = session.get(EventRow, event_id)
+            if event is None:
+                return None
+            return record_of(event, session.get(CropRow, event.best_crop_id) if event.best_crop_id else None)
+
+        return self._database.read(work)
+
+    def crop_path(self, event_id: str) -> Path | None:
+        """The file of the picture that is shown for an event, None when there is none."""
+
+        def work(session: Session) -> str | None:
+            best = select(CropRow.sha256).join(EventRow, EventRow.best_crop_id == CropRow.crop_id)
+            return session.scalars(best.where(EventRow.id == event_id)).one_or_none()
+
+        sha256 = self._database.read(work)
+        if sha256 is None:
+            return None
+        path = self._files.path(sha256)
+        return path if path.exists() else None
+
+    def _apply_track(self, session: Session, message: TrackMessage) -> EventRecord:
+        event = session.get(EventRow, event_id_of(message.track), with_for_update=True)
+        if event is None:
+            event = self._new_event(session, message.track, message.camera, message.label, message.last_seen)
+            event.box, event.score = list(message.box), message.score
+        is_news = message.last_seen > event.last_seen
+        if message.last_seen >= event.last_seen:
+            event.box, event.score = list(message.box), message.score
+        event.first_seen = min(event.first_seen, message.first_seen)
+        event.last_seen = max(event.last_seen, message.last_seen)
+        event.touched = self._clock.now()
+        if message.phase == TrackPhase.END:
+            interrupted = message.reason in _INTERRUPTIONS
+            event.state = (EventState.INTERRUPTED if interrupted else EventState.ENDED).value
+            event.end_reason, event.final_crop = message.reason.value, message.final_crop
+        elif event.end_reason == Reason.INTERRUPTED and is_news:
+            # It had been given up for want of news, and here is some.
+            event.state, event.end_reason, event.gave_up = EventState.ACTIVE.value, None, False
+        return self._settled(session, event)
+
+    def _add_crop(self, session: Session, message: CropMessage, sha256: str | None) -> EventRecord:
+        event = session.get(EventRow, event_id_of(message.track), with_for_update=True)
+        if event is None:
+            event = self._new_event(session, message.track, message.camera, message.label, message.time)
+            event.box, event.score = list(message.box), message.score
+        event.first_seen = min(event.first_seen, message.time)
+        event.last_seen = max(event.last_seen, message.time)
+        event.touched = self._clock.now()
+        crop = session.get(CropRow, message.crop_id)
+        if crop is None:
+            session.add(crop_row_of(message, event.id, sha256, self._clock.now()))
+        elif crop.sha256 is None:
+            crop.sha256 = sha256
+        return self._settled(session, event)
+
+    def _new_event(self, session: Session, track: str, camera: str, label: str, seen: float) -> EventRow:
+        now = self._clock.now()
+        event = EventRow(
+            id=event_id_of(track),
+            track=track,
+            camera=camera,
+            label=label,
+            state=EventState.ACTIVE.value,
+            first_seen=seen,
+            last_seen=seen,
+            description_state=DescriptionState.QUEUED.value,
+            reason=Reason.NONE.value,
+            final_crop=False,
+            gave_up=False,
+            created=now,
+            updated=now,
+            touched=now,
+        )
+        session.add(event)
+        return event
+
+    def _find(self, session: Session, crop_id: str) -> tuple[CropRow, EventRow]:
+        crop = session.get(CropRow, crop_id, with_for_update=True)
+        if crop is None:
+            raise UnknownCrop(crop_id)
+        return crop, _locked(session, crop.event_id)
+
+    def _settled(self, session: Session, event: EventRow) -> EventRecord:
+        """Brings the event's description in line with its crops."""
+        session.flush()
+        rows = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.event_id == event.id))}
+        verdict = judge(
+            [facts_of(crop) for crop in rows.values()],
+            over=event.state != EventState.ACTIVE,
+            final_announced=event.final_crop,
+            gave_up=event.gave_up,
+        )
+        words = session.get(DescriptionRow, verdict.described_by) if verdict.described_by else None
+        event.description_state = verdict.state.value
+        event.description = words.text if words else None
+        event.model = words.model if words else None
+        event.reason = verdict.reason.value
+        event.best_crop_id = verdict.best_crop
+        event.updated = self._clock.now()
+        return record_of(event, rows.get(verdict.best_crop or ""))
+
+
+def _locked(session: Session, event_id: str) -> EventRow:
+    return session.get_one(EventRow, event_id, with_for_update=True)

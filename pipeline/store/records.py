@@ -1,0 +1,144 @@
+"""What the store gives out: frozen records, pages, and the cursor between pages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.clock import iso
+from pipeline.messages import Box, CropKind, DescriptionState, EventState
+from pipeline.reasons import REASON_TEXT, Reason
+
+
+class BadCursor(ValueError):
+    """A cursor that :meth:`EventStore.list_events` never gave."""
+
+
+class UnknownCrop(LookupError):
+    """A crop that was never added (or whose event was deleted meanwhile)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptionMeta:
+    """How a description came about.
+
+    Attributes:
+        prompt_hash: SHA-256 of instructions and question, so that it's known which words were asked for.
+        first_token_s, total_s: from the request to the first words and to the end.
+    """
+
+    model: str
+    prompt_hash: str
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    first_token_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CropRecord:
+    """The picture that is shown for an event, with the frame it is from."""
+
+    crop_id: str
+    kind: CropKind
+    time: float
+    box: Box
+    score: float
+    quality: float
+    frame_id: int
+    width: int
+    height: int
+    frame_width: int
+    frame_height: int
+    has_picture: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An event as stored.
+
+    Attributes:
+        description: the words; None without any. An error is never stored here.
+        reason: why there are no words (EXPIRED, FAILED), else NONE.
+        end_reason: why the track ended, None while it goes on.
+        box, score: the track's latest, while there is no crop.
+        crop: the picture that the words are about, or the best one so far.
+    """
+
+    id: str
+    track: str
+    camera: str
+    label: str
+    state: EventState
+    description_state: DescriptionState
+    description: str | None
+    reason: Reason
+    end_reason: Reason | None
+    first_seen: float
+    last_seen: float
+    box: Box
+    score: float
+    model: str | None
+    crop: CropRecord | None
+    created: float
+    updated: float
+
+    def to_api(self) -> dict[str, Any]:
+        """The event as the API and the page show it: plain JSON types, times in ISO 8601."""
+        crop = self.crop
+        return {
+            "id": self.id,
+            "camera": self.camera,
+            "label": self.label,
+            "state": self.state.value,
+            "description_state": self.description_state.value,
+            "description": self.description,
+            "reason": None if self.reason == Reason.NONE else self.reason.value,
+            "reason_text": REASON_TEXT[self.reason] or None,
+            "end_reason": None if self.end_reason in (None, Reason.NONE) else self.end_reason.value,
+            "first_seen": iso(self.first_seen),
+            "last_seen": iso(self.last_seen),
+            "crop_url": f"/api/events/{self.id}/crop.jpg" if crop and crop.has_picture else None,
+            "crop_id": crop.crop_id if crop else None,
+            "crop_kind": crop.kind.value if crop else None,
+            "crop_time": iso(crop.time) if crop else None,
+            "crop_size": [crop.width, crop.height] if crop else None,
+            "box": list(crop.box if crop else self.box),
+            "score": crop.score if crop else self.score,
+            "quality": crop.quality if crop else None,
+            "frame_id": crop.frame_id if crop else None,
+            "frame_size": [crop.frame_width, crop.frame_height] if crop else None,
+            "model": self.model,
+            "created": iso(self.created),
+            "updated": iso(self.updated),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events, newest first; ``next`` goes into ``before`` for the page after, None at the end."""
+
+    events: tuple[EventRecord, ...]
+    next: str | None
+
+
+def cursor_of(first_seen: float, event_id: str) -> str:
+    """An opaque text fit for a URL."""
+    return base64.urlsafe_b64encode(json.dumps([first_seen, event_id]).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str) -> tuple[float, str]:
+    """Raises :class:`BadCursor`."""
+    try:
+        value = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error, RecursionError):
+        raise BadCursor("before: not a cursor of this list") from None
+    match value:
+        case [float() | int() as first_seen, str() as event_id] if not isinstance(first_seen, bool):
+            return float(first_seen), event_id
+    raise BadCursor("before: not a cursor of this list")

@@ -1,0 +1,103 @@
+"""Rows from messages, and records from rows."""
+
+from __future__ import annotations
+
+from pipeline.messages import Box, CropKind, CropMessage, DescriptionState, EventState
+from pipeline.reasons import Reason
+from pipeline.store.outcome import CropFacts, CropOutcome
+from pipeline.store.records import CropRecord, DescriptionMeta, EventRecord
+from pipeline.store.schema import CropRow, DescriptionRow, EventRow
+
+
+def facts_of(crop: CropRow) -> CropFacts:
+    return CropFacts(
+        crop_id=crop.crop_id,
+        kind=CropKind(crop.kind),
+        time=crop.time,
+        quality=crop.quality,
+        has_picture=crop.sha256 is not None,
+        outcome=CropOutcome(crop.outcome),
+        reason=Reason(crop.reason),
+    )
+
+
+def crop_row_of(message: CropMessage, event_id: str, sha256: str | None, now: float) -> CropRow:
+    return CropRow(
+        crop_id=message.crop_id,
+        event_id=event_id,
+        kind=message.kind.value,
+        sha256=sha256,
+        time=message.time,
+        frame_id=message.frame_id,
+        box=list(message.box),
+        score=message.score,
+        quality=message.quality,
+        width=message.width,
+        height=message.height,
+        frame_width=message.frame_width,
+        frame_height=message.frame_height,
+        deadline=message.deadline,
+        outcome=CropOutcome.QUEUED.value,
+        reason=Reason.NONE.value,
+        created=now,
+    )
+
+
+def description_row_of(crop_id: str, text: str, meta: DescriptionMeta, now: float) -> DescriptionRow:
+    return DescriptionRow(
+        crop_id=crop_id,
+        text=text,
+        model=meta.model,
+        prompt_hash=meta.prompt_hash,
+        finish_reason=meta.finish_reason,
+        prompt_tokens=meta.prompt_tokens,
+        cached_tokens=meta.cached_tokens,
+        output_tokens=meta.output_tokens,
+        first_token_s=meta.first_token_s,
+        total_s=meta.total_s,
+        created=now,
+    )
+
+
+def _box(values: list[float]) -> Box:
+    x1, y1, x2, y2 = values
+    return (x1, y1, x2, y2)
+
+
+def record_of(event: EventRow, crop: CropRow | None) -> EventRecord:
+    return EventRecord(
+        id=event.id,
+        track=event.track,
+        camera=event.camera,
+        label=event.label,
+        state=EventState(event.state),
+        description_state=DescriptionState(event.description_state),
+        description=event.description,
+        reason=Reason(event.reason),
+        end_reason=Reason(event.end_reason) if event.end_reason is not None else None,
+        first_seen=event.first_seen,
+        last_seen=event.last_seen,
+        box=_box(event.box),
+        score=event.score,
+        model=event.model,
+        crop=crop_record_of(crop) if crop else None,
+        created=event.created,
+        updated=event.updated,
+    )
+
+
+def crop_record_of(crop: CropRow) -> CropRecord:
+    return CropRecord(
+        crop_id=crop.crop_id,
+        kind=CropKind(crop.kind),
+        time=crop.time,
+        box=_box(crop.box),
+        score=crop.score,
+        quality=crop.quality,
+        frame_id=crop.frame_id,
+        width=crop.width,
+        height=crop.height,
+        frame_width=crop.frame_width,
+        frame_height=crop.frame_height,
+        has_picture=crop.sha256 is not None,
+    )

@@ -1,0 +1,102 @@
+"""The tables. Portable SQL: SQLite by default, PostgreSQL for several serve processes on different hosts."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Root of the tables."""
+
+    # Seconds since the epoch need double precision, which "float" is not on every server.
+    type_annotation_map: ClassVar[dict[Any, Any]] = {float: Double}
+
+
+class EventRow(Base):
+    """One person's stay in front of one camera.
+
+    The description columns and ``best_crop_id`` follow from the event's crops and from whether it is over; they are
+    computed by :mod:`pipeline.store.outcome` after each change and kept here so that lists need one table and an index.
+
+    ``touched``: when ingest last had news of it, by this machine's clock. ``end_reason``: None while the track goes on;
+    INTERRUPTED when nobody said that it ended. ``final_crop``: whether the end announced a final crop. ``gave_up``:
+    crops that were announced are not waited for any more.
+    """
+
+    __tablename__ = "events"
+    __table_args__ = (
+        Index("events_newest", "first_seen", "id"),
+        Index("events_newest_of_camera", "camera", "first_seen", "id"),
+        Index("events_by_state", "state", "touched"),
+        Index("events_by_description_state", "description_state", "touched"),
+    )
+
+    id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    track: Mapped[str] = mapped_column(String(200), unique=True)
+    camera: Mapped[str] = mapped_column(String(64))
+    label: Mapped[str] = mapped_column(String(100))
+    state: Mapped[str] = mapped_column(String(20))
+    first_seen: Mapped[float]
+    last_seen: Mapped[float]
+    box: Mapped[list[float]] = mapped_column(JSON)
+    score: Mapped[float]
+    end_reason: Mapped[str | None] = mapped_column(String(40), default=None)
+    final_crop: Mapped[bool] = mapped_column(default=False)
+    gave_up: Mapped[bool] = mapped_column(default=False)
+    description_state: Mapped[str] = mapped_column(String(20))
+    description: Mapped[str | None] = mapped_column(Text, default=None)
+    reason: Mapped[str] = mapped_column(String(40))
+    best_crop_id: Mapped[str | None] = mapped_column(String(100), default=None)
+    model: Mapped[str | None] = mapped_column(String(300), default=None)
+    created: Mapped[float]
+    updated: Mapped[float]
+    touched: Mapped[float]
+
+
+class CropRow(Base):
+    """One picture of an event, and what became of its description.
+
+    ``sha256`` names the file; None when the picture was gone before it reached serve.
+    """
+
+    __tablename__ = "crops"
+    __table_args__ = (Index("crops_of_event", "event_id"), Index("crops_by_outcome", "outcome", "deadline"))
+
+    crop_id: Mapped[str] = mapped_column(String(100), primary_key=True)
+    event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"))
+    kind: Mapped[str] = mapped_column(String(10))
+    sha256: Mapped[str | None] = mapped_column(String(64))
+    time: Mapped[float]
+    frame_id: Mapped[int] = mapped_column(BigInteger)
+    box: Mapped[list[float]] = mapped_column(JSON)
+    score: Mapped[float]
+    quality: Mapped[float]
+    width: Mapped[int]
+    height: Mapped[int]
+    frame_width: Mapped[int]
+    frame_height: Mapped[int]
+    deadline: Mapped[float]
+    outcome: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[str] = mapped_column(String(40))
+    created: Mapped[float]
+
+
+class DescriptionRow(Base):
+    """The words that a model found for a crop. One a crop: storing them twice changes nothing."""
+
+    __tablename__ = "descriptions"
+
+    crop_id: Mapped[str] = mapped_column(ForeignKey("crops.crop_id", ondelete="CASCADE"), primary_key=True)
+    text: Mapped[str] = mapped_column(Text)
+    model: Mapped[str] = mapped_column(String(300))
+    prompt_hash: Mapped[str] = mapped_column(String(64))
+    finish_reason: Mapped[str] = mapped_column(String(20))
+    prompt_tokens: Mapped[int]
+    cached_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+    first_token_s: Mapped[float]
+    total_s: Mapped[float]
+    created: Mapped[float]
