@@ -38,3 +38,24 @@ class DropCounts:
         """Puts back what ``take_new`` gave and could not be written."""
         with self._lock:
             self._new.update(counts)
+
+
+class DropLedger:
+    """The drop counts of all cameras. Thread-safe, and calls nobody while it holds its lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cameras: dict[str, DropCounts] = {}
+
+    def of(self, camera: str) -> DropCounts:
+        """The same object for as long as the camera isn't forgotten."""
+        with self._lock:
+            return self._cameras.setdefault(camera, DropCounts())
+
+    def all(self) -> dict[str, DropCounts]:
+        with self._lock:
+            return dict(self._cameras)
+
+    def forget(self, camera: str) -> None:
+        with self._lock:
+            self._cameras.pop(camera, None)

@@ -1,0 +1,113 @@
+"""What waits for Redis: bounded, in order, the newest crops first to be kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ingest.counts import DropLedger
+from pipeline.messages import CropKind, CropMessage, TrackMessage, TrackPhase
+from pipeline.reasons import Reason
+
+MAX_TRACKS = 10_000
+"""Track messages, some 300 bytes each. Beyond it updates go first, then the oldest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingCrop:
+    """A crop and its JPEG."""
+
+    message: CropMessage
+    jpeg: bytes
+
+
+Waiting = TrackMessage | WaitingCrop
+
+
+class MessageBuffer:
+    """Thread-safe. One thread takes; what it takes is its own, unless it gives it back.
+
+    A crop goes before the end of its track, so that an end which promises a final crop is never the first to arrive.
+    When that crop had to be dropped, the promise is taken out of the end.
+    """
+
+    def __init__(self, max_crops: int, drops: DropLedger, now: Callable[[], float]) -> None:
+        """``now``: seconds since the epoch, for the crops' deadlines."""
+        self._max_crops = max_crops
+        self._drops = drops
+        self._now = now
+        self._lock = threading.Lock()
+        self._waiting: deque[Waiting] = deque()
+        self._crops = 0
+        self._finals_lost: set[str] = set()
+
+    def put_track(self, message: TrackMessage) -> None:
+        with self._lock:
+            self._waiting.append(message)
+            if len(self._waiting) - self._crops > MAX_TRACKS:
+                self._drop_track()
+
+    def put_crop(self, crop: WaitingCrop) -> None:
+        """Takes the place of a waiting crop of the same track, or of the oldest one over the bound."""
+        with self._lock:
+            for other in self._waiting:
+                if isinstance(other, WaitingCrop) and other.message.track == crop.message.track:
+                    self._drop_crop(other, Reason.SUPERSEDED)
+                    break
+            self._waiting.append(crop)
+            self._crops += 1
+            self._enforce_bound()
+
+    def take(self) -> Waiting | None:
+        """The oldest that is still worth something."""
+        with self._lock:
+            while self._waiting:
+                item = self._waiting[0]
+                if isinstance(item, WaitingCrop):
+                    if item.message.deadline <= self._now():
+                        self._drop_crop(item, Reason.DEADLINE)
+                        continue
+                    self._crops -= 1
+                self._waiting.popleft()
+                return self._truthful(item)
+            return None
+
+    def give_back(self, item: Waiting) -> None:
+        """What could not be written is the oldest again."""
+        with self._lock:
+            self._waiting.appendleft(item)
+            if isinstance(item, WaitingCrop):
+                self._crops += 1
+                self._enforce_bound()
+
+    def sizes(self) -> tuple[int, int]:
+        """Crops and track messages that wait."""
+        with self._lock:
+            return self._crops, len(self._waiting) - self._crops
+
+    def _truthful(self, item: Waiting) -> Waiting:
+        if isinstance(item, TrackMessage) and item.phase is TrackPhase.END and item.track in self._finals_lost:
+            self._finals_lost.discard(item.track)
+            return replace(item, final_crop=False)
+        return item
+
+    def _enforce_bound(self) -> None:
+        while self._crops > self._max_crops:
+            oldest = next(item for item in self._waiting if isinstance(item, WaitingCrop))
+            self._drop_crop(oldest, Reason.BUFFER_FULL)
+
+    def _drop_crop(self, crop: WaitingCrop, reason: Reason) -> None:
+        self._waiting.remove(crop)
+        self._crops -= 1
+        if crop.message.kind is CropKind.FINAL:
+            self._finals_lost.add(crop.message.track)
+        self._drops.of(crop.message.camera).add(reason)
+
+    def _drop_track(self) -> None:
+        tracks = [item for item in self._waiting if isinstance(item, TrackMessage)]
+        victim = next((item for item in tracks if item.phase is TrackPhase.UPDATE), tracks[0])
+        self._waiting.remove(victim)
+        self._finals_lost.discard(victim.track)
+        self._drops.of(victim.camera).add(Reason.BUFFER_FULL)

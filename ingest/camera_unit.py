@@ -1,0 +1,147 @@
+"""Everything of one camera in one place: its reader, its slot, its analysis, its status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingest.analysis import CameraAnalysis
+from ingest.camera import CameraHealth, CameraReader
+from ingest.counts import DropLedger
+from ingest.detection import Rows
+from ingest.detector_loop import DetectorLoop
+from ingest.frame import Frame, FrameSlot
+from ingest.observation import Observation, ObservationKind, Observer
+from ingest.preview import PreviewBoard
+from ingest.publisher import Publisher
+from ingest.stream import file_of
+from ingest.track import TrackNames
+from pipeline.clock import Clock
+from pipeline.config import CameraConfig, WatchwordConfig
+from pipeline.messages import CameraState, CameraStatus
+from pipeline.reasons import REASON_TEXT, Reason
+from pipeline.redaction import redact, register_secret
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all cameras of a worker share. ``label`` is what the detector calls a person."""
+
+    config: WatchwordConfig
+    label: str
+    names: TrackNames
+    loop: DetectorLoop
+    publisher: Publisher
+    previews: PreviewBoard
+    drops: DropLedger
+    clock: Clock
+    observer: Observer
+
+
+class CameraUnit:
+    """A camera from connection to messages; implements the detector loop's feed.
+
+    A disabled camera has a unit, too: it has a status but no thread and no connection.
+    """
+
+    def __init__(self, config: CameraConfig, shared: Surroundings) -> None:
+        register_secret(config.password.get_secret_value() if config.password else None)
+        self.config = config
+        self._shared = shared
+        self._drops = shared.drops.of(config.id)
+        self._slot = FrameSlot(self._drops, shared.loop.wake)
+        self._created = shared.clock.now()
+        self._closed = False
+        self._analysis = CameraAnalysis(
+            config,
+            shared.config,
+            shared.names,
+            shared.publisher,
+            shared.previews,
+            self._drops,
+            shared.clock,
+            shared.observer,
+        )
+        self._reader: CameraReader | None = None
+        if config.enabled:
+            self._reader = CameraReader(config, self._slot, self._drops, shared.clock, self._on_state)
+
+    @property
+    def camera(self) -> str:
+        return self.config.id
+
+    @property
+    def slot(self) -> FrameSlot:
+        return self._slot
+
+    def start(self) -> None:
+        """Connects and joins the detector's rounds; nothing for a disabled camera."""
+        if self._reader is not None:
+            self._shared.loop.add(self)
+            self._reader.start()
+
+    def request_stop(self) -> None:
+        """Returns at once."""
+        if self._reader is not None:
+            self._reader.request_stop()
+
+    def stop(self, timeout: float) -> None:
+        """Tears the session down and ends the open tracks, in whatever state the connection is."""
+        if self._reader is not None:
+            self._reader.stop(timeout)
+        self._closed = True
+        self._shared.loop.remove(self.camera)
+        self._analysis.end_all(Reason.SHUTDOWN)
+
+    def rename(self, config: CameraConfig) -> None:
+        """Takes over settings that don't touch connection or detection."""
+        self.config = config
+
+    def detected(self, frame: Frame, rows: Rows, seconds: float) -> None:
+        self._analysis.frame(frame, rows, self._shared.label, seconds)
+
+    def detector_failed(self, frame: Frame) -> None:
+        self._drops.add(Reason.DETECTOR)
+
+    def tick(self, now: float) -> None:
+        self._analysis.tick(now)
+
+    def status(self) -> CameraStatus:
+        """The camera's state for everyone."""
+        health = self._health()
+        counts = self._analysis.counts
+        clock = self._shared.clock
+        return CameraStatus(
+            camera=self.camera,
+            name=self.config.title,
+            state=health.state,
+            reason=health.reason,
+            since=health.since,
+            updated=clock.now(),
+            source=redact(self.config.url),
+            fps=health.fps,
+            frame_age=None if health.last_frame is None else round(clock.monotonic() - health.last_frame, 3),
+            width=health.width,
+            height=health.height,
+            next_retry=health.next_retry,
+            reconnects=health.reconnects,
+            frames=health.frames,
+            detections=counts.detections,
+            tracks=counts.in_view,
+            crops=counts.crops,
+            detector_ms=round(counts.detector_ms, 1),
+            drops=self._drops.totals(),
+        )
+
+    def _health(self) -> CameraHealth:
+        if self._reader is None:
+            return CameraHealth(CameraState.DISABLED, Reason.NONE, self._created)
+        return self._reader.health()
+
+    def _on_state(self, health: CameraHealth) -> None:
+        if self._closed:
+            return
+        what = "file" if file_of(self.config.url) else "camera"
+        text = f"{what} {self.camera} {health.state.value.replace('_', ' ')}"
+        if health.reason not in (Reason.NONE, Reason.SHUTDOWN):
+            text += f": {REASON_TEXT[health.reason]}"
+        self._shared.observer(Observation(ObservationKind.CAMERA, health.since, text, self.camera))
