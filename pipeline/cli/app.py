@@ -1,0 +1,207 @@
+"""Commands and options. Light on purpose: ``--help`` must be instant, so each command imports what it needs itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EPILOG = (
+    "Every value of the configuration can be overridden by an environment variable: WATCHWORD_SERVER__PORT=9000, "
+    "WATCHWORD_REDIS__URL_FILE=/run/secrets/redis_url (a file that holds the value). Models that have to be made or "
+    "downloaded go to $WATCHWORD_CACHE (default ~/.cache/watchword) and to Hugging Face's own cache."
+)
+cli = typer.Typer(
+    name="watchword",
+    help="Puts cameras into words: YOLO26 finds people in RTSP streams, a vision-language model describes each of "
+    "them, and the same model answers chats over an OpenAI-compatible endpoint.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # they print local variables, passwords among them
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigFile = Annotated[
+    Path, typer.Option("--config", "-c", help="The YAML file (see configs/ for ready ones).", show_default=False)
+]
+OptionalConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="The YAML file; without it, defaults and the environment.", show_default=False),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="A local folder or a Hugging Face hub id.", show_default=False, metavar="DIR_OR_ID"),
+]
+
+
+def run() -> None:
+    """Parses the command line, runs the command, exits: 0 done, 1 failed, 2 not usable as asked, with the reason."""
+    from pipeline.cli.errors import fail, readable_reason
+
+    try:
+        cli(standalone_mode=True)
+    except Exception as error:  # the outermost layer: whatever has a readable reason is said without a traceback
+        reason = readable_reason(error)
+        if reason is None:
+            raise
+        fail(reason)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"watchword {version('watchword')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def common(
+    log_level: Annotated[
+        str, typer.Option(envvar="WATCHWORD_LOG_LEVEL", help="debug, info, warning or error.", metavar="LEVEL")
+    ] = "info",
+    log_json: Annotated[
+        bool, typer.Option("--log-json", envvar="WATCHWORD_LOG_JSON", help="Log one JSON object a line.")
+    ] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Sets up logging for every command."""
+    from pipeline.logs import setup_logging
+
+    if log_level.lower() not in ("debug", "info", "warning", "error", "critical"):
+        raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error", param_hint="--log-level")
+    setup_logging(log_level, json=log_json)
+    os.environ |= {"WATCHWORD_LOG_LEVEL": log_level, "WATCHWORD_LOG_JSON": "1" if log_json else "0"}  # for the parts
+
+
+@cli.command()
+def up(config: ConfigFile) -> None:
+    """Run everything: ingest and serve as two processes, and an embedded Valkey when the configuration names no Redis.
+
+    A part that dies is started again alone. Ctrl-C or SIGTERM ends all within 10 seconds; a second one at once.
+    """
+    from pipeline.cli.up import run_up
+
+    sys.exit(run_up(config))
+
+
+@cli.command()
+def demo(
+    port: Annotated[
+        int, typer.Option(help="Of the page and the API; when taken, the next free one.", min=0, max=65535)
+    ] = 8000,
+    video: Annotated[
+        Path | None,
+        typer.Option(help="A video file for the demo camera.", exists=True, dir_okay=False, show_default=False),
+    ] = None,
+    model: ModelOption = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="YOLO26 weights: a file, a folder or an official name.", show_default=False, metavar="FILE"),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Keep events and crops here; default: a folder that is removed.", show_default=False),
+    ] = None,
+) -> None:
+    """See it work: a demo camera, detection, descriptions, page and API, in one command.
+
+    Needs nothing beforehand. Prints the page's address and the OpenAI base URL, which weights it uses and what they
+    are worth, then line by line what it sees. Ctrl-C ends all of it.
+    """
+    from pipeline.cli.demo import run_demo
+
+    sys.exit(run_demo(port=port, video=video, model=model, weights=weights, data_dir=data_dir))
+
+
+@cli.command()
+def ingest(config: ConfigFile) -> None:
+    """Run only the camera side: decode, detect, track, publish crops to Redis.
+
+    Several can share the cameras of one Redis. Ctrl-C or SIGTERM ends it; open tracks are reported as interrupted.
+    """
+    from pipeline.cli.ingest import run_ingest
+
+    sys.exit(run_ingest(config))
+
+
+@cli.command()
+def serve(
+    config: OptionalConfigFile = None,
+    model: ModelOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="0 takes a free one.", min=0, max=65535, show_default="8000")] = None,
+    no_cameras: Annotated[
+        bool, typer.Option("--no-cameras", help="Engine and OpenAI endpoint alone; needs no Redis.")
+    ] = False,
+) -> None:
+    """Run only the serving side: the engine, the OpenAI endpoint, and with cameras the describer and the page.
+
+    /health/live answers at once, /health/ready once the model is loaded. Ctrl-C or SIGTERM ends it: open answers may
+    finish, crops in work go back to the queue.
+    """
+    from pipeline.cli.serve import run_serve
+
+    sys.exit(run_serve(config, model=model, host=host, port=port, cameras=not no_cameras))
+
+
+@cli.command()
+def describe(
+    images: Annotated[
+        list[Path], typer.Argument(help="Pictures: JPEG, PNG, WebP.", metavar="IMAGE...", show_default=False)
+    ],
+    model: ModelOption = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="What to ask about each picture.", show_default="the describer's prompt")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1, max=4096)] = 96,
+    config: OptionalConfigFile = None,
+) -> None:
+    """Put pictures into words, once, without cameras or a server. The words stream to stdout."""
+    from pipeline.cli.describe import run_describe
+
+    sys.exit(run_describe(images, model=model, prompt=prompt, max_tokens=max_tokens, config_path=config))
+
+
+@cli.command()
+def check(
+    config: OptionalConfigFile = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds for each camera and for Redis.", min=0.5, max=300, metavar="SECONDS")
+    ] = 10.0,
+) -> None:
+    """Check that everything can work: configuration, cameras, weights, Redis, model, data folder, limits.
+
+    Opens each camera and waits for its first picture. Exit code 0: all well (warnings allowed); 2: something can't
+    work, with the reason.
+    """
+    from pipeline.cli.check import run_check
+
+    sys.exit(run_check(config, timeout=timeout))
+
+
+@cli.command("demo-camera")
+def demo_camera(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="RTSP port; 0 takes a free one.", min=0, max=65535)] = 8554,
+    video: Annotated[
+        Path | None,
+        typer.Option(help="A video file; default: a made clip with people.", exists=True, dir_okay=False),
+    ] = None,
+) -> None:
+    """Run only the demo camera: an RTSP server (H.264, RTP over TCP) at rtsp://HOST:PORT/demo."""
+    from pipeline.cli.demo_camera import run_demo_camera
+
+    sys.exit(run_demo_camera(host, port, video))
+
+
+def command_names() -> list[str]:
+    """Names of all commands, as typed."""
+    group: Any = typer.main.get_command(cli)
+    return sorted(group.commands)

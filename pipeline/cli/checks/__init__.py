@@ -1,0 +1,1 @@
+"""What ``watchword check`` looks at; one file a subject, each giving findings."""
