@@ -208,6 +208,8 @@ class EngineCore:
             self.pool.acquire(admission.hit.blocks)
         for admission in plan.admissions:
             self._start(admission, now)
+        admitted = [admission.request for admission in plan.admissions]
+        self.encoder_cache.hold((r.key, span) for r in admitted for span in r.spans if span.end > r.computed)
         for request in plan.growth:
             request.blocks += self.pool.allocate(1)
         for request in plan.passed_over:
@@ -221,7 +223,6 @@ class EngineCore:
         request.blocks = [*admission.hit.blocks, *self.pool.allocate(admission.new_blocks)]
         request.computed = len(admission.hit.blocks) * self.config.block_size
         request.progress_time = now
-        self.encoder_cache.hold(request.key, request.spans, request.computed)
         if request.admitted_time is None:
             request.admitted_time = now
             request.cached = request.computed

@@ -75,11 +75,14 @@ class EncoderCache:
         wanted = {span.content_hash: span.num_bytes for span in spans if span.end > start}
         return sum(size for value, size in wanted.items() if not self._held(value))
 
-    def hold(self, key: str, spans: Iterable[ImageSpan], start: int) -> None:
-        """Reserves or keeps every picture that request ``key`` needs from token ``start`` on."""
-        for span in spans:
-            if span.end > start:
-                self._hold_one(key, span)
+    def hold(self, needs: Iterable[tuple[str, ImageSpan]]) -> None:
+        """Keeps or reserves pictures for requests (by key).
+
+        What is there already is held before room is made for anything new: otherwise one request's reservation could
+        evict the spare features that another one was admitted with.
+        """
+        for key, span in sorted(needs, key=lambda need: need[1].content_hash not in self._entries):
+            self._hold_one(key, span)
 
     def put(self, content_hash: bytes, features: ImageFeatures) -> None:
         """Stores the features of a held picture."""

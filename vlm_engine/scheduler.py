@@ -239,9 +239,7 @@ def _admit(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[st
         encoder_need = state.encoder_need(request, start)
         # One spare page for every running request, so that an admission does not force a preemption in the next step.
         spare = len(draft.running)
-        if new_blocks + hit.free + spare > draft.free_blocks and draft.running:
-            return
-        if new_blocks + hit.free > draft.free_blocks or encoder_need > draft.encoder_free:
+        if new_blocks + hit.free + spare > draft.free_blocks or encoder_need > draft.encoder_free:
             return
         draft.free_blocks -= new_blocks + hit.free
         draft.encoder_free -= encoder_need

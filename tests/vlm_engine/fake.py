@@ -1,0 +1,170 @@
+"""A runner that computes nothing but remembers every page slot, so that a wrong page can't go unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from vlm_engine import EngineConfig, SamplingParams
+from vlm_engine.core import EngineCore
+from vlm_engine.encoder_cache import EncoderCache, ImageFeatures
+from vlm_engine.metrics import EngineMetrics
+from vlm_engine.outputs import RequestOutput
+from vlm_engine.prompt import ImageInput, PreparedPrompt, PriorityClass
+from vlm_engine.request import ImageSpan, Request
+from vlm_engine.sampler import Sample, SamplingState
+from vlm_engine.scheduler import Chunk
+from vlm_engine.sequence import OutputSequence
+
+FEATURE_BYTES = 8
+"""Bytes of one feature row here."""
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """A stand-in for a model: the next token depends on every token before it."""
+    digest = hashlib.blake2b(repr(list(token_ids)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") % 50_000
+
+
+class FakeTokenizer:
+    """Every token is one letter of text."""
+
+    def decode(self, ids: Sequence[int], **options: object) -> str:
+        return "".join(chr(ord("a") + i % 26) for i in ids)
+
+
+class FakeRunner:
+    """Writes tokens into page slots and checks that each chunk's whole context lies where its block table says."""
+
+    def __init__(self, num_blocks: int, block_size: int, cache: EncoderCache) -> None:
+        self.num_blocks = num_blocks
+        self._block_size = block_size
+        self._cache = cache
+        self._slots: dict[int, tuple[int, bytes]] = {}
+        self.encoded: list[bytes] = []
+        self.fail_images: set[bytes] = set()
+
+    def encode(self, inputs) -> ImageFeatures:
+        name = inputs["name"]
+        if name in self.fail_images:
+            raise RuntimeError("this picture can't be encoded")
+        self.encoded.append(name)
+        return ImageFeatures(rows=None)
+
+    def forward(self, chunks: Sequence[Chunk]) -> list[int]:
+        for chunk in chunks:
+            request = chunk.request
+            assert request.computed == chunk.start, "a chunk starts where the last one ended"
+            for index in range(chunk.start, chunk.start + chunk.length):
+                self._slots[self._slot(request, index)] = self._content(request, index)
+        for chunk in chunks:
+            request = chunk.request
+            for index in range(chunk.start + chunk.length):
+                assert self._slots[self._slot(request, index)] == self._content(request, index), (
+                    "a page was overwritten"
+                )
+            for span in request.spans:
+                if span.first < chunk.start + chunk.length and chunk.start < span.end:
+                    assert self._cache.encoded(span.content_hash), "image tokens were computed before their picture"
+        return [next_token(chunk.request.token_ids) for chunk in chunks if chunk.samples]
+
+    def _slot(self, request: Request, index: int) -> int:
+        return request.blocks[index // self._block_size] * self._block_size + index % self._block_size
+
+    def _content(self, request: Request, index: int) -> tuple[int, bytes]:
+        image = next((s.content_hash for s in request.spans if s.first <= index < s.end), b"")
+        return request.token_ids[index], image
+
+
+def choose(rows: list[int], states: Sequence[SamplingState]) -> list[Sample]:
+    """Takes the runner's tokens as they are."""
+    return [Sample(token) for token in rows]
+
+
+@dataclass
+class FakeJob:
+    """A request in plain numbers; ``images``: (first index, tokens, name)."""
+
+    name: str
+    prompt: list[int]
+    max_tokens: int
+    priority_class: PriorityClass = PriorityClass.INTERACTIVE
+    images: list[tuple[int, int, bytes]] = field(default_factory=list)
+    n: int = 1
+    outputs: list[RequestOutput] = field(default_factory=list)
+
+    def tokens(self, index: int = 0) -> list[int]:
+        return [token for o in self.outputs if o.index == index for token in o.token_ids]
+
+    @property
+    def finished(self) -> dict[int, str]:
+        return {o.index: str(o.finish_reason) for o in self.outputs if o.finish_reason is not None}
+
+    def expected(self) -> list[int]:
+        ids = list(self.prompt)
+        for _ in range(self.max_tokens):
+            ids.append(next_token(ids))
+        return ids[len(self.prompt) :]
+
+
+class FakeEngine:
+    """An :class:`EngineCore` over a :class:`FakeRunner`."""
+
+    def __init__(self, num_blocks: int, encoder_bytes: int = 10_000, **knobs) -> None:
+        self.config = EngineConfig(model="fake", encoder_cache_memory=encoder_bytes, **knobs)
+        self.cache = EncoderCache(encoder_bytes)
+        self.runner = FakeRunner(num_blocks, self.config.block_size, self.cache)
+        self.core = EngineCore(self.config, self.runner, self.cache, EngineMetrics(), choose)
+        self._arrival = 0
+
+    def add(self, job: FakeJob) -> None:
+        """As ``submit`` does it; raises InvalidRequestError for what can never fit."""
+        images = tuple(
+            ImageInput(name, first, tuple(range(first, first + count)), {"name": name}, count)
+            for first, count, name in job.images
+        )
+        group = []
+        for index in range(job.n):
+            request = Request(
+                key=f"{job.name}/{index}",
+                request_id=job.name,
+                index=index,
+                token_ids=list(job.prompt),
+                num_prompt=len(job.prompt),
+                params=SamplingParams(max_tokens=job.max_tokens, temperature=0.0, ignore_eos=True),
+                priority_class=job.priority_class,
+                arrival=self._arrival,
+                max_total=len(job.prompt) + job.max_tokens,
+                block_size=self.config.block_size,
+                salt=b"" if self.config.enable_prefix_caching else job.name.encode(),
+                prompt=PreparedPrompt(tuple(job.prompt), images),
+                spans=tuple(ImageSpan(i.content_hash, i.start, i.end, i.num_tokens * FEATURE_BYTES) for i in images),
+            )
+            self._arrival += 1
+            self.core.check_fits(request)
+            group.append(OutputSequence.create(request, FakeTokenizer(), frozenset(), 0, job.outputs.append))
+        self.core.add(group)
+
+    def step(self) -> None:
+        """One step, and everything that must hold after every step."""
+        core = self.core
+        decoding = [r for r in core._running.values() if r.decoding]
+        progressed = core.step()
+        plan = core.last_plan
+        assert progressed, "work exists and no request could do anything"
+        assert plan.num_tokens <= self.config.max_num_batched_tokens
+        assert len(core._running) <= self.config.max_num_seqs
+        served = {chunk.request.key for chunk in plan.chunks}
+        preempted = {request.key for request in plan.preemptions}
+        assert all(r.key in served or r.key in preempted for r in decoding), "a running decode got no token"
+        assert len(served) == len(plan.chunks), "a request has two chunks in one step"
+        core.check_integrity()
+
+    def run(self, limit: int = 20_000) -> None:
+        """Until everything is finished."""
+        steps = 0
+        while self.core.has_work:
+            self.step()
+            steps += 1
+            assert steps < limit, "requests don't finish"
