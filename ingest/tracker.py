@@ -17,8 +17,8 @@ from pipeline.config import TrackingConfig
 from pipeline.messages import Box
 from pipeline.reasons import Reason
 
-REJOIN_IOU = 0.2
-"""Least overlap of a new track's box with where a lost person was, or would be by now."""
+REJOIN_IOU = 0.35
+"""Least overlap of a new track's box with where an unseen person was, or would be by now; implies a like size."""
 
 MAX_SHIFT_S = 1.0
 """For no longer is a lost person assumed to have gone on as before."""
@@ -44,10 +44,10 @@ class _Followed:
 class PersonTracker:
     """For one camera and one thread.
 
-    A track is confirmed after ``confirm_hits`` detections, lost after ``lost_s`` seconds without one, and ended
-    ``rejoin_s`` after that; until then a new track of ByteTrack's that overlaps it continues it, so that one person
-    stays one event (Frigate #1313, #9791). Time is the frames' arrival, never their number: rates change. ByteTrack's
-    own ids stay inside; they start again with each of its objects.
+    A track is confirmed after ``confirm_hits`` detections and lost after ``lost_s`` seconds without one. For
+    ``rejoin_s`` after its last detection a new track of ByteTrack's that overlaps it continues it, so that one person
+    stays one event (Frigate #1313, #9791); it ends when both times are over. Time is the frames' arrival, never their
+    number: rates change. ByteTrack's own ids stay inside; they start again with each of its objects.
     """
 
     def __init__(self, camera: str, config: TrackingConfig, confidence: float, fps: float, names: TrackNames) -> None:
@@ -89,7 +89,8 @@ class PersonTracker:
 
     def expire(self, now: float) -> tuple[tuple[Track, Reason], ...]:
         """Ends the tracks whose person has been gone for too long; to be called also while no frame comes."""
-        unconfirmed_until, confirmed_until = self._config.lost_s, self._config.lost_s + self._config.rejoin_s
+        unconfirmed_until = self._config.lost_s
+        confirmed_until = max(self._config.lost_s, self._config.rejoin_s)
         gone = [f for f in self._followed if now - f.seen_at > (confirmed_until if f.confirmed else unconfirmed_until)]
         self._followed = [f for f in self._followed if f not in gone]
         return tuple((f.track, Reason.TRACK_LOST) for f in gone if f.confirmed)
@@ -150,6 +151,8 @@ class PersonTracker:
         best, most = None, REJOIN_IOU
         for followed in self._followed:
             if followed.seen_at >= now:
+                continue
+            if now - followed.seen_at > self._config.rejoin_s:
                 continue
             overlap = max(iou(detection.box, followed.track.box), iou(detection.box, followed.expected_box(now)))
             if overlap >= most:

@@ -31,12 +31,12 @@ class TrackingConfig(Section):
         3, title="Hits to confirm", description="Detections before a track is an event.", ge=1, le=100
     )
     lost_s: float = Field(
-        2.0, title="Lost after", description="Seconds without a detection until a track ends.", gt=0, le=120
+        2.0, title="Lost after", description="Seconds without a detection until a person counts as gone.", gt=0, le=120
     )
     rejoin_s: float = Field(
         3.0,
         title="Rejoin window",
-        description="A new track overlapping one that ended so recently continues it.",
+        description="So long after its last detection an overlapping new track continues it; then it ends.",
         ge=0,
         le=120,
     )
@@ -61,7 +61,13 @@ class CropConfig(Section):
     padding: float = Field(
         0.15, title="Padding", description="Context around the box, as a share of its sides.", ge=0, le=1
     )
-    min_side: int = Field(48, title="Least side", description="Smaller boxes (pixels) are not cropped.", ge=8, le=1024)
+    min_side: int = Field(
+        48,
+        title="Least side",
+        description="In pixels. Boxes smaller in both directions are not cropped; no crop is smaller in any.",
+        ge=8,
+        le=1024,
+    )
     max_pixels: int = Field(640 * 960, title="Pixel cap", description="Larger crops are scaled down.", ge=64 * 64)
     max_aspect: float = Field(4.0, title="Aspect clamp", description="Longer to shorter side at most.", ge=1, le=20)
     jpeg_quality: int = Field(90, title="JPEG quality", description="1 to 100.", ge=1, le=100)
