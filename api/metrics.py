@@ -1,0 +1,150 @@
+"""``/metrics``: Prometheus text. Everything is read at the time of the scrape; nothing is counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from api.services import Provided
+from pipeline.messages import CameraState, CameraStatus
+from pipeline.queue.health import QueueUnavailable
+from pipeline.queue.hub import CameraHub, QueueStats
+from vlm_engine.engine import EngineState, VLMEngine
+from vlm_engine.metrics import SPECS, EngineMetrics, Histogram
+
+PREFIX = "watchword_"
+REDIS_TIMEOUT_S = 2.0
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+async def metrics(services: Provided) -> Response:
+    families: list[Metric] = []
+    if services.engine is not None:
+        families += engine_state(services.engine)
+        families += engine_families(services.engine.metrics)
+    if services.hub is not None:
+        families += await hub_families(services.hub, time.time())
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        families += collector.collect()
+    return Response(generate_latest(_Gathered(tuple(families))), media_type=CONTENT_TYPE_LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered(Collector):
+    """What was read, in the shape that ``generate_latest`` asks for (a registry of its own would read again)."""
+
+    families: tuple[Metric, ...]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.families
+
+
+def engine_state(engine: VLMEngine) -> Iterator[Metric]:
+    """1 for the state the engine is in, 0 for the others."""
+    family = GaugeMetricFamily(PREFIX + "engine_state", "The engine's state.", labels=("state",))
+    for state in EngineState:
+        family.add_metric([state.value], float(engine.state is state))
+    yield family
+
+
+def engine_families(metrics: EngineMetrics) -> Iterator[Metric]:
+    """The engine's registry as it stands now."""
+    values, histograms = metrics.snapshot()
+    for name, spec in SPECS.items():
+        if spec.kind == "histogram":
+            histogram_family = HistogramMetricFamily(PREFIX + name, spec.help, labels=spec.labels)
+            for (found, labels), histogram in histograms.items():
+                if found == name:
+                    histogram_family.add_metric(
+                        [value for _, value in labels], _buckets(histogram), sum_value=histogram.total
+                    )
+            yield histogram_family
+            continue
+        kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+        family = kind(PREFIX + name, spec.help, labels=spec.labels)
+        for (found, labels), value in values.items():
+            if found == name:
+                family.add_metric([value for _, value in labels], value)
+        yield family
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Prometheus wants cumulative counts with upper bounds as text, the last for everything."""
+    bounds = [*(str(float(bound)) for bound in histogram.buckets), "+Inf"]
+    cumulative = 0
+    out = []
+    for bound, count in zip(bounds, histogram.counts, strict=True):
+        cumulative += count
+        out.append((bound, float(cumulative)))
+    return out
+
+
+async def hub_families(hub: CameraHub, now: float) -> list[Metric]:
+    """Cameras, queue and drops; just ``redis_up 0`` while Redis is away."""
+    up = GaugeMetricFamily(PREFIX + "redis_up", "Whether Redis answers.")
+    try:
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            statuses, stats, drops = await hub.statuses(), await hub.queue_stats(), await hub.drops()
+    except (QueueUnavailable, TimeoutError):
+        up.add_metric([], 0.0)
+        return [up]
+    up.add_metric([], 1.0)
+    return [up, *camera_families(statuses, now), *queue_families(stats, drops)]
+
+
+def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Metric]:
+    """Every camera's state and numbers as its ingest reported them. ``now`` in seconds since the epoch."""
+    state = GaugeMetricFamily(PREFIX + "camera_state", "1 for the state the camera is in.", labels=("camera", "state"))
+    report_age = GaugeMetricFamily(
+        PREFIX + "camera_report_age_seconds", "Since ingest last reported the camera.", labels=("camera",)
+    )
+    frame_age = GaugeMetricFamily(
+        PREFIX + "camera_frame_age_seconds", "Since the newest frame arrived.", labels=("camera",)
+    )
+    numbers: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+        "fps": GaugeMetricFamily(PREFIX + "camera_fps", "Frames looked at per second.", labels=("camera",)),
+        "tracks": GaugeMetricFamily(PREFIX + "camera_people", "People in view.", labels=("camera",)),
+        "frames": CounterMetricFamily(PREFIX + "camera_frames", "Frames looked at.", labels=("camera",)),
+        "detections": CounterMetricFamily(PREFIX + "camera_detections", "People detected.", labels=("camera",)),
+        "crops": CounterMetricFamily(PREFIX + "camera_crops", "Crops published.", labels=("camera",)),
+        "reconnects": CounterMetricFamily(PREFIX + "camera_reconnects", "Connections made anew.", labels=("camera",)),
+    }
+    for status in statuses:
+        elapsed = max(0.0, now - status.updated)
+        for candidate in CameraState:
+            state.add_metric([status.camera, candidate.value], float(status.state is candidate))
+        report_age.add_metric([status.camera], elapsed)
+        if status.frame_age is not None:
+            frame_age.add_metric([status.camera], status.frame_age + elapsed)
+        for name, family in numbers.items():
+            family.add_metric([status.camera], float(getattr(status, name)))
+    yield from (state, report_age, frame_age, *numbers.values())
+
+
+def queue_families(stats: QueueStats, drops: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
+    """How full the queue is, and every drop by camera and reason."""
+    depth = GaugeMetricFamily(PREFIX + "queue_depth", "Crops that wait.", labels=("camera",))
+    for camera, waiting in stats.depth.items():
+        depth.add_metric([camera], waiting)
+    yield depth
+    yield GaugeMetricFamily(
+        PREFIX + "queue_oldest_age_seconds",
+        "Since the oldest waiting crop's frame; 0 when none waits.",
+        value=stats.oldest_age or 0.0,
+    )
+    yield GaugeMetricFamily(PREFIX + "queue_pending", "Crops that are being described.", value=stats.pending)
+    yield GaugeMetricFamily(PREFIX + "queue_dead", "Crops put aside after failing too often.", value=stats.dead)
+    dropped = CounterMetricFamily(PREFIX + "drops", "Everything dropped.", labels=("camera", "reason"))
+    for camera, reasons in drops.items():
+        for reason, count in reasons.items():
+            dropped.add_metric([camera, reason], count)
+    yield dropped

@@ -1,0 +1,117 @@
+"""Around every request: its id, the body cap, the security headers, and the net under unexpected errors."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import ApiError
+
+_log = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+SECURITY_HEADERS = {
+    # No inline script or style, nothing from elsewhere, no framing. blob: holds the camera pictures the page fetched.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class RequestFrame:
+    """Gives each request an id (the client's own when it is well-formed) and each answer the headers.
+
+    The one broad catch of the HTTP side: a request that fails unexpectedly gets 500 in the usual shape, the log gets
+    the traceback, and the others go on.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid4().hex}"
+        scope.setdefault("state", {})["request_id"] = request_id
+        started = time.monotonic()
+        status = 0
+
+        async def framed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, framed)
+        except Exception:
+            _log.exception("%s %s failed, request id %s", scope["method"], scope["path"], request_id)
+            if status:
+                raise  # The answer has begun; the server cuts the connection, which the client sees as an error.
+            message = f"Internal error. The server's log has it under the request id {request_id}."
+            await ApiError(500, message, code="internal_error").response()(scope, receive, framed)
+        finally:
+            took_ms = (time.monotonic() - started) * 1000
+            _log.debug("%s %s -> %d in %.0f ms, %s", scope["method"], scope["path"], status, took_ms, request_id)
+
+
+class BodyLimit:
+    """Refuses bodies over ``limit`` bytes with 413, announced or not, and never holds more than that in memory."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._limit:
+            await self._drain(receive)
+            await self._refusal().response()(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._limit:
+                await self._drain(receive)
+                raise self._refusal()
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _refusal(self) -> ApiError:
+        message = f"The request body is larger than the limit of {self._limit} bytes."
+        return ApiError(413, message, code="request_too_large")
+
+    async def _drain(self, receive: Receive) -> None:
+        """Reads on for a while: closing with unread data resets the connection, and the client never sees the 413."""
+        left = 2 * self._limit
+        while left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                return

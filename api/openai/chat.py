@@ -1,0 +1,96 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request, Response
+
+from api.errors import ApiError
+from api.openai.chat_answer import DONE, ChatAnswer
+from api.openai.chat_request import UNSUPPORTED, ChatRequest, engine_messages
+from api.openai.fields import sampling_params
+from api.openai.submission import (
+    Gathered,
+    Submission,
+    check_model,
+    gather,
+    off_loop,
+    parse,
+    pieces,
+    read_json,
+    ready_engine,
+    submit,
+)
+from api.services import Provided
+from api.streaming import EventStream, sse, unless_gone
+from vlm_engine.sampling_params import SamplingParams
+from vlm_engine.stream import OutputStream
+
+_log = logging.getLogger(__name__)
+
+router = APIRouter(prefix="/v1", tags=["openai"])
+
+
+@router.post("/chat/completions", summary="Create a chat completion", response_model=None)
+async def create_chat_completion(request: Request, services: Provided) -> Response:
+    body = await read_json(request)
+    engine = ready_engine(services)
+    asked, submission = await off_loop(len(body), lambda: _read(body, engine.default_params))
+    check_model(asked.model, services)
+    answer = ChatAnswer(services.model_name, asked.wanted_logprobs is not None, asked.include_usage)
+    deadline = asyncio.get_running_loop().time() + services.config.server.request_timeout_s
+    n = submission.params.n
+
+    if asked.stream:
+        stream = await unless_gone(request, submit(engine, submission, answer.id, deadline))
+        return EventStream(_chunks(stream, answer, n, deadline), stream.aclose)
+
+    async def whole() -> Gathered:
+        return await gather(await submit(engine, submission, answer.id, deadline), n, deadline)
+
+    completion = answer.whole(await unless_gone(request, whole()))
+    return Response(completion.model_dump_json(exclude_unset=True), media_type="application/json")
+
+
+def _read(body: bytes, defaults: SamplingParams) -> tuple[ChatRequest, Submission]:
+    asked = parse(ChatRequest, body, UNSUPPORTED)
+    asked.check()
+    renames = {"max_tokens": "max_completion_tokens"} if asked.max_tokens is None else {}
+    params = sampling_params(
+        asked,
+        defaults,
+        n=asked.n or 1,
+        max_tokens=asked.longest,
+        logprobs=asked.wanted_logprobs,
+        renames=renames,
+    )
+    return asked, Submission(engine_messages(asked.messages), params, asked, renames)
+
+
+async def _chunks(stream: OutputStream, answer: ChatAnswer, n: int, deadline: float) -> AsyncGenerator[bytes, None]:
+    gathered = Gathered.empty(n)
+    for chunk in answer.opening(n):
+        yield chunk
+    try:
+        async with aclosing(pieces(stream, deadline)) as source:
+            async for piece in source:
+                gathered.add(piece)
+                for chunk in answer.piece(piece):
+                    yield chunk
+    except ApiError as error:
+        _log.warning("Chat %s failed after its answer began: %s", answer.id, error.message)
+        yield error_line(error)
+        yield DONE
+        return
+    for chunk in answer.closing(gathered):
+        yield chunk
+
+
+def error_line(error: ApiError) -> bytes:
+    """A failure after the 200: the error object as a data line, which the official clients raise."""
+    return sse(json.dumps(error.body()))

@@ -1,0 +1,123 @@
+"""The answer to a chat: one object, or chunks that share id and creation time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+from uuid import uuid4
+
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
+from openai.types.completion_usage import PromptTokensDetails
+
+from api.openai.logprobs import chat_logprobs
+from api.openai.submission import Gathered, Output
+from api.streaming import sse
+from vlm_engine.outputs import FinishReason, RequestOutput
+
+Finish = Literal["stop", "length"]
+
+DONE = sse("[DONE]")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """Builds what goes out for one chat.
+
+    Attributes:
+        with_logprobs: the request asked for log-probabilities.
+        with_usage: every chunk carries ``usage`` (null), and one more chunk at the end carries the counts.
+    """
+
+    model: str
+    with_logprobs: bool = False
+    with_usage: bool = False
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, gathered: Gathered) -> ChatCompletion:
+        return ChatCompletion(
+            id=self.id,
+            object="chat.completion",
+            created=self.created,
+            model=self.model,
+            choices=[self._choice(index, output) for index, output in enumerate(gathered.outputs)],
+            usage=_usage(gathered),
+        )
+
+    def _choice(self, index: int, output: Output) -> Choice:
+        logprobs = ChoiceLogprobs(content=chat_logprobs(output.logprobs), refusal=None) if self.with_logprobs else None
+        return Choice(
+            index=index,
+            message=ChatCompletionMessage(role="assistant", content=output.text, refusal=None),
+            logprobs=logprobs,
+            finish_reason=_finish(output.finish_reason),
+            **_stop_reason(output.stop_reason),
+        )
+
+    def opening(self, n: int) -> list[bytes]:
+        """The chunks that name the role, one a choice, before any text."""
+        return [
+            self._chunk(ChunkChoice(index=i, delta=ChoiceDelta(role="assistant", content=""), finish_reason=None))
+            for i in range(n)
+        ]
+
+    def piece(self, piece: RequestOutput) -> list[bytes]:
+        """The chunks for one piece: its text, if any, and the choice's end, if it is."""
+        chunks = []
+        if piece.text or (self.with_logprobs and piece.logprobs):
+            logprobs = ChunkLogprobs(content=chat_logprobs(piece.logprobs), refusal=None)
+            choice: dict[str, Any] = {"logprobs": logprobs if self.with_logprobs else None}
+            delta = ChoiceDelta(content=piece.text)
+            chunks.append(self._chunk(ChunkChoice(index=piece.index, delta=delta, finish_reason=None, **choice)))
+        if piece.finish_reason is not None:
+            finish = _finish(piece.finish_reason)
+            end = ChunkChoice(
+                index=piece.index, delta=ChoiceDelta(), finish_reason=finish, **_stop_reason(piece.stop_reason)
+            )
+            chunks.append(self._chunk(end))
+        return chunks
+
+    def closing(self, gathered: Gathered) -> list[bytes]:
+        """The usage chunk, when asked for, and the end marker."""
+        if not self.with_usage:
+            return [DONE]
+        return [self._encode([], _usage(gathered)), DONE]
+
+    def _chunk(self, choice: ChunkChoice) -> bytes:
+        return self._encode([choice], None)
+
+    def _encode(self, choices: list[ChunkChoice], usage: CompletionUsage | None) -> bytes:
+        chunk = ChatCompletionChunk(
+            id=self.id,
+            object="chat.completion.chunk",
+            created=self.created,
+            model=self.model,
+            choices=choices,
+            **({"usage": usage} if self.with_usage else {}),
+        )
+        return sse(chunk.model_dump_json(exclude_unset=True))
+
+
+def _finish(reason: FinishReason) -> Finish:
+    # Errors and aborts never get here: they end the request with an error.
+    return cast(Finish, reason.value)
+
+
+def _stop_reason(reason: str | int | None) -> dict[str, Any]:
+    """vLLM's extra field: the stop string or token id that ended the output."""
+    return {"stop_reason": reason}
+
+
+def _usage(gathered: Gathered) -> CompletionUsage:
+    return CompletionUsage(
+        prompt_tokens=gathered.num_prompt_tokens,
+        completion_tokens=gathered.num_output_tokens,
+        total_tokens=gathered.num_prompt_tokens + gathered.num_output_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=gathered.num_cached_tokens),
+    )

@@ -1,0 +1,164 @@
+"""What the request models share: sampling fields, and the line between supported, ignored and refused fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from api.errors import from_engine, invalid
+from vlm_engine.errors import InvalidRequestError
+from vlm_engine.prompt import PriorityClass
+from vlm_engine.sampling_params import SamplingParams
+
+INT64 = 2**63
+MAX_STOPS = 16
+
+Neutral = Mapping[str, tuple[Any, ...]]
+"""Field -> the values that ask for nothing. Fields of the API that aren't supported yet, and may be sent with these."""
+
+NO_TOOLS: Neutral = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "max_tool_calls": (),
+    "moderation": (),
+    "prompt_cache_options": ({},),
+    "service_tier": ("auto", "default"),
+}
+"""Refused by chat completions and responses alike."""
+
+VLLM_EXTRAS: Neutral = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template": (),
+    "documents": ([],),
+    "echo": (False,),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_reasoning": (True,),
+    "length_penalty": (1.0,),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
+    "prompt_logprobs": (),
+    "request_id": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+}
+"""Fields of vLLM that its clients know and that have no effect here yet."""
+
+
+def refuse_unsupported(data: dict[str, Any], unsupported: Neutral) -> dict[str, Any]:
+    """``data`` without the unsupported fields; raises a 400 naming one that asks for something."""
+    kept = {}
+    for name, value in data.items():
+        if name not in unsupported:
+            kept[name] = value
+        elif value is not None and value not in unsupported[name]:
+            raise invalid(f"'{name}' is not supported by this server yet.", param=name, code="unsupported_parameter")
+    return kept
+
+
+class StrictModel(BaseModel):
+    """A request or a part of one: a field that we don't know is an error, never silently ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def content_kind(value: Any) -> str:
+    """Tag of a message's content: a string or parts. (Tags begin with ``~`` so that error paths leave them out.)"""
+    return "~text" if isinstance(value, str) else "~parts"
+
+
+def part_kind(value: Any) -> str:
+    """Tag of a content part: its own ``type``."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return f"~{kind}"
+
+
+Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Stops = Annotated[
+    tuple[Stop, ...],
+    Field(max_length=MAX_STOPS),
+    BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+    ),
+]
+
+
+class IgnoredFields(StrictModel):
+    """Fields that clients send routinely and that change nothing here: nothing is stored, nobody is told apart."""
+
+    user: Any = None
+    metadata: dict[str, str] | None = None
+    store: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+
+
+class SamplingFields(StrictModel):
+    """Sampling and stopping; names and meanings as in the OpenAI API and in vLLM. None takes the model's default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = Field(None, lt=INT64)
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[Annotated[int, Field(ge=0, lt=2**31)], float] | None = None
+    seed: int | None = Field(None, ge=-INT64, lt=INT64)
+    stop: Stops | None = None
+    include_stop_str_in_output: bool | None = None
+    stop_token_ids: Annotated[tuple[int, ...], Field(max_length=1024)] | None = None
+    min_tokens: int | None = Field(None, lt=INT64)
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: int | None = Field(
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Lower goes first (vLLM). Above 0: background, after all interactive requests, like a camera's.",
+    )
+    cache_salt: str | None = Field(None, max_length=256, description="Only the same salt shares cached prefixes.")
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @property
+    def priority_class(self) -> PriorityClass:
+        """vLLM's meaning of ``priority`` (lower goes first) on our two classes."""
+        return PriorityClass.BACKGROUND if (self.priority or 0) > 0 else PriorityClass.INTERACTIVE
+
+
+def sampling_params(
+    fields: SamplingFields,
+    defaults: SamplingParams,
+    *,
+    n: int,
+    max_tokens: int | None,
+    logprobs: int | None,
+    renames: Mapping[str, str],
+) -> SamplingParams:
+    """``defaults`` (the checkpoint's own) with what the request says. Raises a 400 for a value out of range."""
+    given: dict[str, Any] = {
+        name: value
+        for name in SamplingFields.model_fields
+        if name in SamplingParams.__dataclass_fields__ and (value := getattr(fields, name)) is not None
+    }
+    if max_tokens is not None:
+        given["max_tokens"] = max_tokens
+    try:
+        return replace(defaults, n=n, logprobs=logprobs, **given)
+    except InvalidRequestError as error:
+        raise from_engine(error, renames) from None

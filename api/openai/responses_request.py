@@ -1,0 +1,158 @@
+"""``POST /v1/responses``: the request as it comes in, and the engine's messages from its items."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from api.errors import invalid
+from api.openai.fields import (
+    NO_TOOLS,
+    VLLM_EXTRAS,
+    IgnoredFields,
+    Neutral,
+    SamplingFields,
+    StrictModel,
+    content_kind,
+    part_kind,
+)
+from api.openai.images import image_bytes
+from vlm_engine.prompt import ImagePart, Message, TextPart
+
+UNSUPPORTED: Neutral = {
+    **NO_TOOLS,
+    **VLLM_EXTRAS,
+    "access_programs": (),
+    "background": (False,),
+    "background_options": ({},),
+    "context_management": ([],),
+    "conversation": (),
+    "image": (),
+    "previous_response_id": (),
+    "prompt": (),
+    "reasoning": ({}, {"effort": None}, {"effort": "none"}),
+    "text": (
+        {},
+        {"format": {"type": "text"}},
+        {"verbosity": "medium"},
+        {"format": {"type": "text"}, "verbosity": "medium"},
+    ),
+    "truncation": ("disabled",),
+}
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+class InputText(StrictModel):
+    type: Literal["input_text"]
+    text: str
+    prompt_cache_breakpoint: Any = None
+
+
+class InputImage(StrictModel):
+    type: Literal["input_image"]
+    image_url: str | None = None
+    file_id: None = None
+    detail: Literal["auto", "low", "high", "original"] | None = Field(None, description="Accepted, without effect.")
+    prompt_cache_breakpoint: Any = None
+
+
+class OutputText(StrictModel):
+    """What the assistant said earlier, sent back by the client."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: Any = None
+    logprobs: Any = None
+
+
+class Refusal(StrictModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+ItemPart = Annotated[
+    Annotated[InputText, Tag("~input_text")]
+    | Annotated[InputImage, Tag("~input_image")]
+    | Annotated[OutputText, Tag("~output_text")]
+    | Annotated[Refusal, Tag("~refusal")],
+    Discriminator(
+        part_kind,
+        custom_error_type="content_part",
+        custom_error_message="Content parts are objects with type 'input_text', 'input_image' or 'output_text'.",
+    ),
+]
+ItemContent = Annotated[
+    Annotated[str, Tag("~text")] | Annotated[tuple[ItemPart, ...], Tag("~parts")], Discriminator(content_kind)
+]
+
+
+class InputMessage(StrictModel):
+    """One item of the input. Other kinds (tool calls, reasoning, references) aren't supported yet."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: ItemContent
+    id: Any = None
+    status: Any = None
+    phase: Any = None
+
+
+def _as_items(value: Any) -> Any:
+    return ({"role": "user", "content": value},) if isinstance(value, str) else value
+
+
+class ResponsesStreamOptions(StrictModel):
+    include_obfuscation: bool | None = Field(None, description="Accepted, without effect.")
+
+
+class ResponsesRequest(SamplingFields, IgnoredFields):
+    """A response to make. ``model`` may be left out: there is one."""
+
+    input: Annotated[
+        tuple[InputMessage, ...],
+        Field(min_length=1, max_length=10_000),
+        BeforeValidator(_as_items, json_schema_input_type=str | list[InputMessage]),
+    ]
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    stream: bool | None = None
+    stream_options: ResponsesStreamOptions | None = None
+    include: tuple[Literal["message.output_text.logprobs", "reasoning.encrypted_content"], ...] | None = Field(
+        None, description="reasoning.encrypted_content is without effect: there is none."
+    )
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """Alternatives per token, None without log-probabilities."""
+        if self.top_logprobs is None and LOGPROBS not in (self.include or ()):
+            return None
+        return self.top_logprobs or 0
+
+
+def engine_messages(asked: ResponsesRequest) -> list[Message]:
+    """Instructions and items in the engine's form, pictures decoded from base64. Raises a 400 naming the field."""
+    messages: list[Message] = []
+    if asked.instructions:
+        messages.append({"role": "system", "content": asked.instructions})
+    for index, item in enumerate(asked.input):
+        content: str | list[TextPart | ImagePart]
+        if isinstance(item.content, str):
+            content = item.content
+        else:
+            path = f"input[{index}].content"
+            content = [_engine_part(part, f"{path}[{at}]") for at, part in enumerate(item.content)]
+        # "developer" is OpenAI's newer word for "system"; chat templates know only the older.
+        messages.append({"role": "system" if item.role == "developer" else item.role, "content": content})
+    return messages
+
+
+def _engine_part(part: InputText | InputImage | OutputText | Refusal, path: str) -> TextPart | ImagePart:
+    if isinstance(part, InputImage):
+        if part.image_url is None:
+            raise invalid(f"{path}.image_url is missing.", param=f"{path}.image_url", code="missing_required_parameter")
+        return {"type": "image", "image": image_bytes(part.image_url, f"{path}.image_url")}
+    return {"type": "text", "text": part.refusal if isinstance(part, Refusal) else part.text}

@@ -1,0 +1,199 @@
+"""From a request body to the engine's pieces: parsed off the event loop, refused before anything is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pydantic_core
+from fastapi import Request
+from pydantic import ValidationError
+
+from api.errors import ApiError, describe_validation, engine_dead, from_engine, invalid
+from api.openai.fields import Neutral, SamplingFields, StrictModel, refuse_unsupported
+from api.services import Services
+from vlm_engine.engine import EngineState, VLMEngine
+from vlm_engine.errors import EngineError
+from vlm_engine.outputs import FinishReason, PositionLogprobs, RequestOutput
+from vlm_engine.prompt import Message
+from vlm_engine.sampling_params import SamplingParams
+from vlm_engine.stream import OutputStream
+
+M = TypeVar("M", bound=StrictModel)
+T = TypeVar("T")
+
+OFF_LOOP_BYTES = 64 * 1024
+"""Bodies from this size are parsed in a thread: JSON and base64 of megabytes would stall every other stream."""
+
+LOADING_RETRY_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What one request asks of the engine.
+
+    Attributes:
+        fields: the request, for what is neither messages nor sampling.
+        renames: the engine's parameter names -> those this client used, for error messages.
+    """
+
+    messages: Sequence[Message]
+    params: SamplingParams
+    fields: SamplingFields
+    renames: Mapping[str, str] = field(default_factory=dict)
+
+
+async def read_json(request: Request) -> bytes:
+    """The body. Anything but application/json is refused: a foreign web page can send other types without asking."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise ApiError(415, "The Content-Type must be application/json.", code="unsupported_media_type")
+    return await request.body()
+
+
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """Runs ``work``, in a thread when ``size`` bytes are much."""
+    return await asyncio.to_thread(work) if size >= OFF_LOOP_BYTES else work()
+
+
+def parse(model: type[M], body: bytes, unsupported: Neutral) -> M:
+    """The body as ``model``. Raises a 400 that names the field at fault."""
+    try:
+        data = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid("The body must be a JSON object.", code="invalid_json")
+    try:
+        return model.model_validate(refuse_unsupported(data, unsupported))
+    except ValidationError as error:
+        raise describe_validation(error.errors(include_url=False, include_input=False)) from None
+
+
+def ready_engine(services: Services) -> VLMEngine:
+    """The engine, or 503 with what is the matter."""
+    engine = services.engine
+    if engine is None:
+        raise engine_dead("This server runs no engine of its own (engine.backend is 'openai').")
+    if engine.state is EngineState.READY:
+        return engine
+    if engine.state is not EngineState.DEAD and engine.error is None:
+        raise ApiError(
+            503,
+            f"The model {services.model_name} is still loading; try again in a moment.",
+            code="engine_loading",
+            headers={"Retry-After": str(LOADING_RETRY_S)},
+        )
+    raise engine_dead("The engine has stopped after an error; the server's log says why.")
+
+
+def check_model(asked: str | None, services: Services) -> None:
+    """Raises 404 for a model that isn't the one served."""
+    if asked is not None and asked != services.model_name:
+        raise ApiError(
+            404,
+            f"The model '{asked[:200]}' does not exist; this server serves '{services.model_name}'.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+async def submit(engine: VLMEngine, submission: Submission, request_id: str, deadline: float) -> OutputStream:
+    """Prepares and submits; what a request can be refused for is raised here, before an answer begins."""
+    fields = submission.fields
+    try:
+        async with asyncio.timeout_at(deadline):
+            prompt = await engine.prepare(
+                submission.messages,
+                chat_template_kwargs=fields.chat_template_kwargs,
+                add_generation_prompt=fields.add_generation_prompt is not False and not fields.continue_final_message,
+                continue_final_message=bool(fields.continue_final_message),
+            )
+            return await engine.submit(
+                prompt,
+                submission.params,
+                request_id=request_id,
+                priority_class=fields.priority_class,
+                priority=fields.priority or 0,
+                cache_salt=fields.cache_salt,
+            )
+    except EngineError as error:
+        raise from_engine(error, submission.renames) from error
+    except TimeoutError:
+        raise _too_late() from None
+
+
+async def pieces(stream: OutputStream, deadline: float) -> AsyncGenerator[RequestOutput, None]:
+    """The stream's good pieces; a failure, an abort or the deadline raises ApiError. Aborts the request when left."""
+    try:
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    piece = await anext(stream)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise _too_late() from None
+            if piece.finish_reason is FinishReason.ERROR:
+                raise ApiError(500, f"The request failed: {piece.error}", code="request_failed")
+            if piece.finish_reason is FinishReason.ABORT:
+                raise ApiError(503, "The request was aborted: the server is shutting down.", code="aborted")
+            yield piece
+    finally:
+        await stream.aclose()
+
+
+def _too_late() -> ApiError:
+    message = "The request took longer than the server allows (server.request_timeout_s)."
+    return ApiError(504, message, code="request_timeout", headers={"X-Should-Retry": "false"})
+
+
+@dataclass(slots=True)
+class Output:
+    """One of a request's outputs, gathered from its pieces."""
+
+    text: str = ""
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason = FinishReason.STOP
+    stop_reason: str | int | None = None
+    num_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Gathered:
+    """All outputs of a request, by index, and the prompt's counts."""
+
+    outputs: list[Output]
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+
+    @classmethod
+    def empty(cls, n: int) -> Gathered:
+        return cls([Output() for _ in range(n)])
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(output.num_tokens for output in self.outputs)
+
+    def add(self, piece: RequestOutput) -> None:
+        output = self.outputs[piece.index]
+        output.text += piece.text
+        output.logprobs.extend(piece.logprobs)
+        output.num_tokens = piece.num_output_tokens
+        self.num_prompt_tokens = piece.num_prompt_tokens
+        self.num_cached_tokens = piece.num_cached_tokens
+        if piece.finish_reason is not None:
+            output.finish_reason = piece.finish_reason
+            output.stop_reason = piece.stop_reason
+
+
+async def gather(stream: OutputStream, n: int, deadline: float) -> Gathered:
+    """Everything, for an answer in one piece."""
+    gathered = Gathered.empty(n)
+    async with aclosing(pieces(stream, deadline)) as source:
+        async for piece in source:
+            gathered.add(piece)
+    return gathered

@@ -1,0 +1,35 @@
+"""What operator routes need from their services, and the answer when a part is not there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Path
+
+from api.errors import ApiError
+from api.services import Services
+
+if TYPE_CHECKING:
+    from pipeline.queue.hub import CameraHub
+    from pipeline.store import EventStore
+
+CameraPath = Annotated[str, Path(pattern=r"^[a-z0-9_-]{1,64}$", description="A camera's id.")]
+EventPath = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,200}$", description="An event's id.")]
+
+
+def hub_of(services: Services) -> CameraHub:
+    """The hub, or 404: a server without cameras has no such things."""
+    if services.hub is None:
+        raise _no_cameras()
+    return services.hub
+
+
+def store_of(services: Services) -> EventStore:
+    """The store, or 404."""
+    if services.store is None:
+        raise _no_cameras()
+    return services.store
+
+
+def _no_cameras() -> ApiError:
+    return ApiError(404, "This server was started without cameras.", code="no_cameras")

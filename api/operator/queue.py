@@ -1,0 +1,59 @@
+"""``GET /api/queue``: what waits for a description, and what was dropped and why."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from api.operator.parts import hub_of
+from api.services import Provided
+from pipeline.reasons import REASON_TEXT, Reason
+
+router = APIRouter(prefix="/api/queue", tags=["operator"])
+
+
+class DropView(BaseModel):
+    camera: str
+    reason: str
+    reason_text: str
+    count: int
+
+
+class QueueView(BaseModel):
+    """Seconds and counts; drops since the counters began."""
+
+    waiting: int = Field(description="Crops that wait for a describer.")
+    depth: dict[str, int] = Field(description="The same by camera.")
+    oldest_age: float | None = Field(description="Seconds since the oldest waiting crop's frame; null when none waits.")
+    pending: int = Field(description="Crops that are being described.")
+    dead: int = Field(description="Crops put aside after failing too often.")
+    dropped: int = Field(description="Sum of all drops.")
+    drops: list[DropView]
+
+
+@router.get("", summary="The queue of crops")
+async def show_queue(services: Provided) -> QueueView:
+    hub = hub_of(services)
+    stats = await hub.queue_stats()
+    drops = [
+        DropView(camera=camera, reason=reason, reason_text=reason_text(reason), count=count)
+        for camera, reasons in sorted((await hub.drops()).items())
+        for reason, count in sorted(reasons.items())
+    ]
+    return QueueView(
+        waiting=stats.waiting,
+        depth=dict(stats.depth),
+        oldest_age=stats.oldest_age,
+        pending=stats.pending,
+        dead=stats.dead,
+        dropped=sum(drop.count for drop in drops),
+        drops=drops,
+    )
+
+
+def reason_text(reason: str) -> str:
+    """The reason in words; a newer writer's reason, which we don't know, as it is."""
+    try:
+        return REASON_TEXT[Reason(reason)]
+    except ValueError:
+        return reason

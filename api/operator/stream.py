@@ -1,0 +1,83 @@
+"""``GET /api/stream``: event changes as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from api.operator.parts import hub_of
+from api.services import Provided
+from api.streaming import EventStream, sse
+from pipeline.clock import iso
+from pipeline.messages import EventChange
+
+if TYPE_CHECKING:
+    from pipeline.queue.hub import CameraHub
+
+KEEP_ALIVE_S = 15.0
+"""Proxies and browsers close a connection that is silent for long; a comment keeps it."""
+RETRY_MS = 2000
+
+router = APIRouter(prefix="/api/stream", tags=["operator"])
+
+
+@router.get(
+    "",
+    summary="Event changes as server-sent events",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def stream_changes(
+    request: Request,
+    services: Provided,
+    last_event_id: Annotated[str | None, Header(max_length=64)] = None,
+    after: Annotated[str | None, Query(max_length=64, description="As Last-Event-ID, for clients without it.")] = None,
+) -> EventStream:
+    """Changes after ``Last-Event-ID``, as far as they are still kept, then new ones as they happen."""
+    closing: asyncio.Event = request.app.state.closing
+    return EventStream(_lines(hub_of(services), last_event_id or after, closing))
+
+
+async def _lines(hub: CameraHub, last_id: str | None, closing: asyncio.Event) -> AsyncGenerator[bytes, None]:
+    changes = hub.changes(last_id)
+    end = asyncio.create_task(closing.wait())
+    # Begun before the first line goes out: what happens after a client sees the stream open must not be missed.
+    following: asyncio.Task[tuple[str, EventChange]] | None = asyncio.create_task(_next(changes))
+    try:
+        yield f"retry: {RETRY_MS}\n\n".encode()
+        while True:
+            following = following or asyncio.create_task(_next(changes))
+            await asyncio.wait({following, end}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+            if end.done():
+                return
+            if not following.done():
+                yield b": keep-alive\n\n"
+                continue
+            entry_id, change = following.result()
+            following = None
+            yield _line(entry_id, change)
+    finally:
+        end.cancel()
+        if following is not None:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
+
+async def _next(changes: AsyncIterator[tuple[str, EventChange]]) -> tuple[str, EventChange]:
+    return await anext(changes)
+
+
+def _line(entry_id: str, change: EventChange) -> bytes:
+    data = {
+        "kind": change.kind.value,
+        "event_id": change.event_id,
+        "time": iso(change.time),
+        "event": dict(change.event),
+    }
+    return sse(json.dumps(data, separators=(",", ":")), event=change.kind.value, entry_id=entry_id)

@@ -1,0 +1,76 @@
+"""uvicorn around the app, in whatever event loop the process already runs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+SHUTDOWN_S = 8
+"""Longest wait for open answers on shutdown; what is left then is cut."""
+
+
+class ApiServer(uvicorn.Server):
+    """``await serve()`` runs until ``stop()``. Signals are the process's own business, not this server's.
+
+    Args:
+        port: 0 takes a free one; ``url`` says which.
+
+    Raises:
+        OSError: the address can't be used; raised here, before anything slow has begun.
+    """
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
+        super().__init__(config)
+        self._closing: asyncio.Event = app.state.closing
+        self._socket = _bind(host, port)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as http://host:port."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve(sockets=sockets or [self._socket])
+
+    def stop(self) -> None:
+        """Ends serve() soon: open event streams end now, other answers may finish for a while."""
+        self._closing.set()
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._closing.set()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener

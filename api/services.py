@@ -1,0 +1,43 @@
+"""What the HTTP side works with, handed in by whoever composes the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, Request
+
+if TYPE_CHECKING:
+    from pipeline.config import WatchwordConfig
+    from pipeline.queue.hub import CameraHub
+    from pipeline.store import EventStore
+    from vlm_engine.engine import VLMEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts behind the API; a part that this process does without is None.
+
+    Attributes:
+        config: the whole configuration.
+        engine: the in-process engine, in any state; None when descriptions come from another server.
+        store: events and crops; None without cameras.
+        hub: cameras, queue and event changes in Redis; None without cameras.
+        model_name: the one name that requests may give as ``model``.
+    """
+
+    config: WatchwordConfig
+    engine: VLMEngine | None
+    store: EventStore | None
+    hub: CameraHub | None
+    model_name: str
+
+
+def services_of(request: Request) -> Services:
+    """The services of the app that serves this request."""
+    services: Services = request.app.state.services
+    return services
+
+
+Provided = Annotated[Services, Depends(services_of)]
+"""A route's parameter of this type receives the app's services."""

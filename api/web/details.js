@@ -1,0 +1,64 @@
+// One event at full size, in a dialog that follows its changes.
+
+import { byId, h } from "./dom.js";
+import { Writer } from "./event_card.js";
+import { DESCRIPTION_STATES, EVENT_STATES, duration, moments } from "./words.js";
+
+export class Details {
+  #id = null;
+  #parts = null;
+
+  constructor() {
+    this.dialog = byId("details");
+    this.body = byId("details-body");
+    this.dialog.addEventListener("close", () => { this.#id = null; });
+    // A click on the backdrop hits the dialog itself.
+    this.dialog.addEventListener("click", (click) => { if (click.target === this.dialog) this.dialog.close(); });
+  }
+
+  open(event, cameraName) {
+    this.#id = event.id;
+    const words = h("p", { class: "words" });
+    const picture = h("div");
+    const facts = h("dl", { class: "facts" });
+    this.#parts = { cameraName, picture, facts, writer: new Writer(words), source: undefined };
+    this.body.replaceChildren(h("div", { class: "details-grid" },
+      picture,
+      h("div", {}, h("h2", { id: "details-title" }, cameraName), words, facts)));
+    this.#show(event);
+    this.dialog.showModal();
+  }
+
+  update(event) {
+    if (event.id === this.#id) this.#show(event);
+  }
+
+  #show(event) {
+    const { cameraName, picture, facts, writer } = this.#parts;
+    const source = event.crop_url ? `${event.crop_url}?crop=${encodeURIComponent(event.crop_id)}` : null;
+    if (source !== this.#parts.source) {
+      this.#parts.source = source;
+      picture.replaceChildren(source
+        ? h("img", { src: source, alt: `Person at ${cameraName}` })
+        : h("div", { class: "empty" }, "No picture of this person is kept."));
+    }
+    writer.set(event.description ?? event.partial ?? "");
+    facts.replaceChildren(...factsOf(event).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  }
+}
+
+function factsOf(event) {
+  const seconds = (Date.parse(event.last_seen) - Date.parse(event.first_seen)) / 1000;
+  const words = DESCRIPTION_STATES[event.description_state] || "Described";
+  const facts = [
+    ["State", EVENT_STATES[event.state]?.[0] ?? event.state],
+    ["First seen", moments(event.first_seen)],
+    ["Last seen", moments(event.last_seen)],
+    ["In view", duration(seconds)],
+    ["Description", event.reason_text ? `${words}. ${event.reason_text}` : words],
+    ["Detector score", `${Math.round(event.score * 100)} %`],
+  ];
+  if (event.model) facts.push(["Described by", event.model]);
+  facts.push(["Event", event.id]);
+  return facts;
+}

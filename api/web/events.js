@@ -1,0 +1,163 @@
+// The events: newest first, older ones on demand, descriptions written as they come.
+
+import { getJson } from "./api.js";
+import { byId, setShown, setText } from "./dom.js";
+import { EventCard } from "./event_card.js";
+
+const PAGE = 40;
+const MOST_SHOWN = 120; // a page left open for days stays light
+const MOST_WITH_OLDER = 1000;
+const LARGEST_PAGE = 200;
+
+export class EventFeed extends EventTarget {
+  // Events: "select" (detail: the event), "changed" (detail: the event).
+  #cards = new Map();
+  #names = new Map();
+  #camera = "";
+  #next = null;
+  #askedForOlder = false;
+  #trimmed = false;
+  #epoch = 0;
+
+  constructor() {
+    super();
+    this.list = byId("feed");
+    this.empty = byId("events-empty");
+    this.older = byId("older");
+    this.filter = byId("filter");
+    this.announcer = byId("announcer");
+    this.older.addEventListener("click", () => this.#loadOlder());
+    this.filter.addEventListener("change", () => {
+      this.#camera = this.filter.value;
+      this.#clear();
+      this.refresh();
+    });
+  }
+
+  /** The newest page, merged into what is shown. */
+  async refresh() {
+    const epoch = this.#epoch;
+    const page = await getJson(this.#path({ limit: PAGE }));
+    if (epoch !== this.#epoch) return;
+    // Nothing in common after a long absence: what lies between is unknown, so the list begins anew.
+    if (page.next && !page.events.some((event) => this.#cards.has(event.id))) this.#clear();
+    if (this.#cards.size === 0) this.#next = page.next;
+    this.#merge(page.events, { fresh: false });
+    this.#settle();
+  }
+
+  /** A change that the server tells of. */
+  apply(change) {
+    const card = this.#cards.get(change.event_id);
+    if (change.kind === "description.partial") {
+      card?.write(change.event.description ?? "");
+      if (card) this.dispatchEvent(new CustomEvent("changed", { detail: card.event }));
+      return;
+    }
+    const event = change.event;
+    if (!event.id || (this.#camera && event.camera !== this.#camera)) return;
+    // Changes of events further back than the list goes are left to "Show older".
+    if (!card && this.#next !== null && this.#olderThanShown(event)) return;
+    this.#merge([event], { fresh: true });
+    this.#settle();
+    if (change.kind === "event.created") setText(this.announcer, `Somebody at ${this.#nameOf(event.camera)}`);
+  }
+
+  /** Cameras by name, for the filter and the cards. */
+  showCameras(cameras) {
+    const names = new Map(cameras.map((camera) => [camera.id, camera.name]));
+    if (sameEntries(names, this.#names)) return;
+    this.#names = names;
+    const options = [new Option("All cameras", "")];
+    for (const [id, name] of names) options.push(new Option(name, id, false, id === this.#camera));
+    this.filter.replaceChildren(...options);
+    for (const card of this.#cards.values()) card.show(card.event, this.#nameOf(card.event.camera));
+  }
+
+  tick() {
+    for (const card of this.#cards.values()) card.tick();
+  }
+
+  #nameOf(camera) {
+    return this.#names.get(camera) ?? camera;
+  }
+
+  #path(query) {
+    const search = new URLSearchParams(query);
+    if (this.#camera) search.set("camera", this.#camera);
+    return `/api/events?${search}`;
+  }
+
+  async #loadOlder() {
+    this.older.disabled = true;
+    const epoch = this.#epoch;
+    try {
+      // After trimming there is no cursor for the last card: the largest page reaches beyond it.
+      const query = this.#trimmed ? { limit: LARGEST_PAGE } : { limit: PAGE, before: this.#next };
+      const page = await getJson(this.#path(query));
+      if (epoch !== this.#epoch) return;
+      const last = this.list.lastElementChild;
+      this.#askedForOlder = true;
+      this.#trimmed = false;
+      this.#next = page.next;
+      this.#merge(page.events, { fresh: false });
+      this.#settle();
+      last?.nextElementSibling?.querySelector("button")?.focus();
+    } finally {
+      this.older.disabled = false;
+    }
+  }
+
+  #merge(events, { fresh }) {
+    for (const event of events) {
+      let card = this.#cards.get(event.id);
+      if (card) {
+        card.show(event, this.#nameOf(event.camera));
+      } else {
+        card = new EventCard(event, this.#nameOf(event.camera), fresh);
+        card.button.addEventListener("click", () => {
+          this.dispatchEvent(new CustomEvent("select", { detail: card.event }));
+        });
+        this.#cards.set(event.id, card);
+        this.#place(card);
+      }
+      this.dispatchEvent(new CustomEvent("changed", { detail: card.event }));
+    }
+  }
+
+  #place(card) {
+    const before = [...this.list.children].find((element) => element.dataset.seen <= card.element.dataset.seen);
+    this.list.insertBefore(card.element, before ?? null);
+  }
+
+  #olderThanShown(event) {
+    const last = this.list.lastElementChild;
+    return last !== null && event.first_seen < last.dataset.seen;
+  }
+
+  #settle() {
+    const most = this.#askedForOlder ? MOST_WITH_OLDER : MOST_SHOWN;
+    while (this.#cards.size > most) {
+      const last = this.list.lastElementChild;
+      this.#cards.delete(last.dataset.event);
+      last.remove();
+      this.#trimmed = true;
+    }
+    this.list.setAttribute("aria-busy", "false");
+    setShown(this.empty, this.#cards.size === 0);
+    setShown(this.older, this.#next !== null || this.#trimmed);
+  }
+
+  #clear() {
+    this.#epoch += 1;
+    this.#cards.clear();
+    this.list.replaceChildren();
+    this.#next = null;
+    this.#askedForOlder = false;
+    this.#trimmed = false;
+  }
+}
+
+function sameEntries(a, b) {
+  return a.size === b.size && [...a].every(([key, value]) => b.get(key) === value);
+}

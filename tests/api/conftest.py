@@ -1,0 +1,73 @@
+"""The real engine with a tiny random checkpoint, the real app on a real port, the official client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from api.services import Services
+from pipeline.config import WatchwordConfig
+from tests.api.live_server import LiveServer
+from vlm_engine.config import EngineConfig
+from vlm_engine.engine import VLMEngine
+
+MODEL = "tiny/smolvlm"
+CONTEXT = 1024
+
+
+def engine_config(model: Path, **knobs) -> EngineConfig:
+    """Small enough for any machine."""
+    small = dict(dtype="float32", device="cpu", max_model_len=CONTEXT, kv_cache_memory=32 * 1024**2, num_threads=1)
+    return EngineConfig(model=str(model), **{**small, **knobs})
+
+
+@pytest.fixture(scope="session")
+def engine(tiny_smolvlm: Path) -> Iterator[VLMEngine]:
+    """A loaded SmolVLM of random weights."""
+    engine = VLMEngine(engine_config(tiny_smolvlm))
+    engine.start()
+    yield engine
+    engine.shutdown()
+
+
+@pytest.fixture(scope="session")
+def server(engine: VLMEngine) -> Iterator[LiveServer]:
+    """The app over that engine, without cameras."""
+    with LiveServer(Services(WatchwordConfig(), engine, None, None, MODEL)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(server: LiveServer) -> OpenAI:
+    """The official client, which tries nothing twice so that tests see each answer."""
+    return OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+
+
+@pytest.fixture
+async def async_client(server: LiveServer):
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def http(server: LiveServer) -> Iterator[httpx.Client]:
+    """Plain HTTP, to see what goes over the wire."""
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+def error_of(response: httpx.Response) -> dict:
+    """The error object, having checked its shape."""
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    return body["error"]
+
+
+def user(text: str = "Say something.") -> list[dict]:
+    return [{"role": "user", "content": text}]
