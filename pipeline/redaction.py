@@ -57,6 +57,15 @@ def register_secret(*values: str | None) -> None:
 
 def redact(text: str) -> str:
     """``text`` without credentials. Never raises; what can't be told apart from a credential is hidden."""
+    text = redact_own_words(text)
+    text = _HEADER.sub(rf"\g<name>{HIDDEN}", text)
+    text = _SCHEME_TOKEN.sub(rf"\g<name>{HIDDEN}", text)
+    text = _PARAMETER.sub(_hide_parameter, text)
+    return _API_KEY.sub(HIDDEN, text)
+
+
+def redact_own_words(text: str) -> str:
+    """Only user info in URLs, and registered secrets: for text of ours, where "password: is missing" hides nothing."""
     if _secret_pattern is not None:
         text = _secret_pattern.sub(HIDDEN, text)
     if "@" in text:
@@ -64,10 +73,7 @@ def redact(text: str) -> str:
         text = _NETLOC.sub(f"{HIDDEN}@", text)
     if "%" in text:
         text = _QUOTED_URL.sub(_hide_quoted, text)
-    text = _HEADER.sub(rf"\g<name>{HIDDEN}", text)
-    text = _SCHEME_TOKEN.sub(rf"\g<name>{HIDDEN}", text)
-    text = _PARAMETER.sub(_hide_parameter, text)
-    return _API_KEY.sub(HIDDEN, text)
+    return text
 
 
 class RedactingFilter(logging.Filter):

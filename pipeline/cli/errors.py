@@ -12,21 +12,21 @@ class UsageProblem(Exception):
 
 def readable_reason(error: Exception) -> str | None:
     """The text of an error that people can act on; None: it is a bug and deserves its traceback."""
-    from pipeline.redaction import redact
+    from pipeline.redaction import redact_own_words
 
     # Compared by name: an error can only be here when its module is loaded, and importing them all takes seconds.
     known = {
         "ConfigProblem",
         "UsageProblem",
         "EmbeddedValkeyError",
-        "WeightsError",
-        "WeightsMissing",
+        "WeightsUnavailable",
+        "DetectorError",
         "ClipError",
         "ConfigError",
         "ModelLoadError",
     }
     if any(kind.__name__ in known for kind in type(error).__mro__):
-        return redact(str(error))
+        return redact_own_words(str(error))
     return None
 
 

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.config.base import Section
-from pipeline.redaction import redact
+from pipeline.redaction import redact, redact_own_words
 
 Path = tuple[str | int, ...]
 
@@ -33,16 +33,17 @@ class ConfigProblem(Exception):
 
     def __init__(self, source: str, problems: Iterable[Problem]) -> None:
         self.source = source
-        self.problems = tuple(Problem(p.where, redact(p.text)) for p in problems)
+        self.problems = tuple(Problem(p.where, redact_own_words(p.text)) for p in problems)
         count = len(self.problems)
         heading = f"{source}: {'1 error' if count == 1 else f'{count} errors'}"
         super().__init__("\n".join([heading, *(f"  {problem}" for problem in self.problems)]))
 
 
 def dotted(path: Path) -> str:
-    """``("cameras", 0, "url")`` -> ``cameras[0].url``."""
+    """``("cameras", 0, "url")`` -> ``cameras[0].url``. Keys come from the file: they may be anything, also a secret."""
     text = ""
     for part in path:
+        part = redact(part) if isinstance(part, str) else part
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
 
@@ -136,7 +137,7 @@ def _limit(root: type[Section], path: Path, error: ErrorDetails, context: Mappin
         case "tuple_type":
             return "must be a list"
         case "value_error":
-            return str(context.get("error", error["msg"]))
+            return redact(str(context.get("error", error["msg"])))
     message = error["msg"]
     return message[:1].lower() + message[1:]
 

@@ -186,13 +186,14 @@ cameras:
 redis: {url: [hunter05]}
 server: {api_keys: hunter06, port: "${PORT}"}
 engine: {api_key: 5.5, backend: "${PORT}"}
+"rtsp://u:hunter08@h": 5
 """
     with pytest.raises(ConfigProblem) as caught:
         load_config(write(tmp_path, text), {"PORT": "hunter07", "USER_NAME": "x"})
     for shown in (str(caught.value), repr(caught.value), repr(caught.value.problems), str(caught.value.__cause__)):
         assert "hunter" not in shown
         assert "70312345" not in shown
-    assert len(caught.value.problems) >= 7
+    assert len(caught.value.problems) >= 8
 
 
 def test_a_refused_and_an_accepted_configuration_register_their_secrets(tmp_path: Path) -> None:
