@@ -14,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vlm_engine.errors import InvalidRequestError
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MIN_SIDE = 2
 """Sides below are refused; what is larger but smaller than a model's least size is scaled up by its processor."""
 MAX_ASPECT = 150.0
@@ -48,8 +48,9 @@ def decode_image(source: bytes | Image.Image, max_pixels: int) -> Image.Image:
             return _on_white(ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
         raise InvalidRequestError(f"the picture is none of {', '.join(FORMATS)}", param="messages") from None
-    except Image.DecompressionBombError:
-        raise InvalidRequestError(f"the picture has more than {max_pixels} pixels", param="messages") from None
+    except Image.DecompressionBombError as error:
+        message = f"the picture is too large: {error}; allowed are {max_pixels} pixels (max_pixels)"
+        raise InvalidRequestError(message, param="messages") from None
     except InvalidRequestError:
         raise
     except (OSError, ValueError, SyntaxError, EOFError, struct.error) as error:
