@@ -159,8 +159,8 @@ def test_b7_the_same_picture_at_another_offset_in_the_block_is_another_block():
 
 def test_b12_preempted_between_encode_and_use_encodes_again_or_keeps_the_features():
     """The chat's third page is the camera's, whose picture is encoded but whose prefill has not come to it yet."""
-    engine = FakeEngine(9, encoder_bytes=10 * FEATURE_BYTES, max_num_batched_tokens=4, max_num_seqs=4, block_size=8)
-    jobs = [job("chat", 8, max_tokens=50), job("camera", 56, max_tokens=4, images=[(44, 10, b"i")])]
+    engine = FakeEngine(14, encoder_bytes=10 * FEATURE_BYTES, max_num_batched_tokens=4, max_num_seqs=4, block_size=8)
+    jobs = [job("chat", 8, max_tokens=50), job("camera", 82, max_tokens=4, images=[(70, 10, b"i")])]
     jobs[1].priority_class = PriorityClass.BACKGROUND
     for one in jobs:
         engine.add(one)
