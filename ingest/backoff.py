@@ -36,8 +36,9 @@ class Backoff:
         step = self._first * 2.0 ** min(self.failures, 30)
         self.failures += 1
         if auth:
-            return AUTH_DELAY_S * self._uniform(1, 1 + self._jitter)
-        return min(self._cap, min(step, self._cap) * self._uniform(1 - self._jitter, 1 + self._jitter))
+            return self._uniform(AUTH_DELAY_S, AUTH_DELAY_S * (1 + self._jitter))
+        step = min(step, self._cap)
+        return self._uniform(step * (1 - self._jitter), min(self._cap, step * (1 + self._jitter)))
 
     def reset(self) -> None:
         self.failures = 0

@@ -43,14 +43,21 @@ class DemoCamera:
     """
 
     def __init__(
-        self, source: ClipSource, host: str = "127.0.0.1", port: int = 0, path: str = "/demo", fps: int = 10
+        self,
+        source: ClipSource,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        path: str = "/demo",
+        fps: int = 10,
+        gop: int | None = None,
     ) -> None:
+        """``gop``: pictures from keyframe to keyframe; one second's when not given."""
         self._source = source
         self._host = host
         self._port = port
         self._path = "/" + path.strip("/")
         self._fps = fps
-        self._encoder = H264Encoder(source.width, source.height, fps, gop=fps)
+        self._encoder = H264Encoder(source.width, source.height, fps, gop or fps)
         self._faults = Faults()
         self._sessions: set[ClientSession] = set()
         self._index = 0
@@ -95,6 +102,11 @@ class DemoCamera:
     def viewers(self) -> int:
         """Clients that the picture is sent to now."""
         return sum(session.playing for session in list(self._sessions))
+
+    @property
+    def index(self) -> int:
+        """Number of the newest picture, counted at the frame rate since the start."""
+        return self._index
 
     def stall(self) -> None:
         """From now on no picture is sent; connections stay and requests are answered."""
