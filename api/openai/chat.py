@@ -40,7 +40,7 @@ router = APIRouter(prefix="/v1", tags=["openai"])
 async def create_chat_completion(request: Request, services: Provided) -> Response:
     body = await read_json(request)
     engine = ready_engine(services)
-    asked, submission = await off_loop(len(body), lambda: _read(body, engine.default_params))
+    asked, submission = await off_loop(len(body), lambda: read_chat(body, engine.default_params))
     check_model(asked.model, services)
     answer = ChatAnswer(services.model_name, asked.wanted_logprobs is not None, asked.include_usage)
     deadline = asyncio.get_running_loop().time() + services.config.server.request_timeout_s
@@ -57,7 +57,8 @@ async def create_chat_completion(request: Request, services: Provided) -> Respon
     return Response(completion.model_dump_json(exclude_unset=True), media_type="application/json")
 
 
-def _read(body: bytes, defaults: SamplingParams) -> tuple[ChatRequest, Submission]:
+def read_chat(body: bytes, defaults: SamplingParams) -> tuple[ChatRequest, Submission]:
+    """The body as the request and as what the engine is asked; pictures decoded from base64. Raises ApiError."""
     asked = parse(ChatRequest, body, UNSUPPORTED)
     asked.check()
     renames = {"max_tokens": "max_completion_tokens"} if asked.max_tokens is None else {}

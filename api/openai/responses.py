@@ -41,7 +41,7 @@ router = APIRouter(prefix="/v1", tags=["openai"])
 async def create_response(request: Request, services: Provided) -> Response:
     body = await read_json(request)
     engine = ready_engine(services)
-    asked, submission = await off_loop(len(body), lambda: _read(body, engine.default_params))
+    asked, submission = await off_loop(len(body), lambda: read_response(body, engine.default_params))
     check_model(asked.model, services)
     answer = ResponseAnswer(services.model_name, asked, submission.params)
     deadline = asyncio.get_running_loop().time() + services.config.server.request_timeout_s
@@ -57,7 +57,8 @@ async def create_response(request: Request, services: Provided) -> Response:
     return Response(response.model_dump_json(exclude_unset=True), media_type="application/json")
 
 
-def _read(body: bytes, defaults: SamplingParams) -> tuple[ResponsesRequest, Submission]:
+def read_response(body: bytes, defaults: SamplingParams) -> tuple[ResponsesRequest, Submission]:
+    """The body as the request and as what the engine is asked; pictures decoded from base64. Raises ApiError."""
     asked = parse(ResponsesRequest, body, UNSUPPORTED)
     params = sampling_params(
         asked,

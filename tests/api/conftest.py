@@ -16,7 +16,7 @@ from vlm_engine.config import EngineConfig
 from vlm_engine.engine import VLMEngine
 
 MODEL = "tiny/smolvlm"
-CONTEXT = 1024
+CONTEXT = 2048
 
 
 def engine_config(model: Path, **knobs) -> EngineConfig:
@@ -45,6 +45,16 @@ def server(engine: VLMEngine) -> Iterator[LiveServer]:
 def client(server: LiveServer) -> OpenAI:
     """The official client, which tries nothing twice so that tests see each answer."""
     return OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def text_client(checkpoint) -> Iterator[OpenAI]:
+    """The official client of a server whose model takes no pictures."""
+    engine = VLMEngine(engine_config(checkpoint("text")))
+    engine.start()
+    with LiveServer(Services(WatchwordConfig(), engine, None, None, MODEL)) as server:
+        yield OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+    engine.shutdown()
 
 
 @pytest.fixture

@@ -30,3 +30,11 @@ def data_url(data: bytes | None = None, media_type: str = "image/jpeg") -> str:
 
 def image_part(url: str | None = None) -> dict:
     return {"type": "image_url", "image_url": {"url": url or data_url()}}
+
+
+def photograph(side: int = 2000) -> bytes:
+    """A JPEG with as much detail as a photograph: about a megabyte for 4 megapixels."""
+    grain = Image.effect_noise((side // 3, side // 3), 90).resize((side, side)).convert("RGB")
+    buffer = io.BytesIO()
+    grain.save(buffer, "JPEG", quality=40)
+    return buffer.getvalue()
