@@ -26,6 +26,7 @@ from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from vlm_engine.loader import Checkpoint, load
+from vlm_engine.memory import count_blocks
 from vlm_engine.metrics import EngineMetrics
 from vlm_engine.outputs import FinishReason, RequestOutput
 from vlm_engine.preprocess import ImageProcessorPool, ProcessedImage
@@ -123,7 +124,9 @@ class VLMEngine:
                 config.model, config.revision, config.preprocess_workers, config.max_pixels, self.metrics
             )
         encoder_cache = EncoderCache(config.encoder_cache_memory)
-        runner = ModelRunner(checkpoint, config, encoder_cache)
+        largest = self._pool.process_largest() if self._pool is not None and checkpoint.device.type == "cuda" else None
+        blocks = count_blocks(checkpoint, config, encoder_cache, largest)
+        runner = ModelRunner(checkpoint, config, encoder_cache, blocks)
         self._checkpoint = checkpoint
         self._core = EngineCore(config, runner, encoder_cache, self.metrics)
         image_token = checkpoint.processor.image_token if checkpoint.processor is not None else None
@@ -310,7 +313,8 @@ class VLMEngine:
             return ()
         if self._pool is None:
             raise InvalidRequestError("the model takes no pictures", param="messages")
-        return tuple(await asyncio.gather(*(self._pool.process(image, options) for image in images)))
+        copies = 2 if len(images) > 1 and self._loaded().family.counts_images else 1
+        return tuple(await asyncio.gather(*(self._pool.process(image, options, copies) for image in images)))
 
     def _assemble(self, pieces: Sequence[Sequence[int]], images: Sequence[ProcessedImage]) -> PreparedPrompt:
         """Puts text and picture blocks together and computes positions."""

@@ -8,6 +8,7 @@ and hand tensors over through shared memory.
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import os
 import time
@@ -85,8 +86,20 @@ class ImageProcessorPool:
         """Waits until a worker has loaded the processor. Raises what loading raised."""
         self._pool.submit(_ready).result()
 
-    async def process(self, source: bytes | Image, options: Mapping[str, Any]) -> ProcessedImage:
+    def process_largest(self) -> Mapping[str, torch.Tensor]:
+        """Encoder inputs of the largest (square) picture that the pixel cap lets through. Blocks."""
+        from PIL import Image
+
+        side = math.isqrt(self._max_pixels)
+        return _unpack(self._pool.submit(_process, Image.new("RGB", (side, side)), self._max_pixels, {}).result())
+
+    async def process(self, source: bytes | Image, options: Mapping[str, Any], copies: int = 1) -> ProcessedImage:
         """Processes one picture.
+
+        Args:
+            source: encoded bytes, or a picture.
+            options: of the processor.
+            copies: 2 shows it to the processor as one of several (``Family.counts_images``).
 
         Raises:
             InvalidRequestError: the picture can't be used.
@@ -98,7 +111,7 @@ class ImageProcessorPool:
         self._pending += 1
         self._metrics.set("preprocess_queue_depth", self._pending)
         try:
-            future = self._pool.submit(_process, source, self._max_pixels, dict(options))
+            future = self._pool.submit(_process, source, self._max_pixels, dict(options), copies)
             try:
                 packed = await asyncio.wrap_future(future)
             except asyncio.CancelledError:
@@ -145,14 +158,14 @@ def _ready() -> bool:
     return _processor is not None
 
 
-def _process(source: bytes | Image, max_pixels: int, options: Mapping[str, Any]) -> _Packed:
+def _process(source: bytes | Image, max_pixels: int, options: Mapping[str, Any], copies: int = 1) -> _Packed:
     started = time.perf_counter()
     image = decode_image(source, max_pixels)
-    identity = content_hash(image, options)
+    identity = content_hash(image, options if copies == 1 else {**options, "copies": copies})
     try:
         output = _processor(
-            text=[_processor.image_token],
-            images=[image],
+            text=[_processor.image_token * copies],
+            images=[image] if copies == 1 else [[image] * copies],
             return_tensors="pt",
             add_special_tokens=False,
             **options,
@@ -161,6 +174,10 @@ def _process(source: bytes | Image, max_pixels: int, options: Mapping[str, Any])
         raise InvalidRequestError(f"the model's processor refuses the picture: {error}", param="messages") from None
     output = {name: np.asarray(value) for name, value in output.items()}
     ids = output.pop("input_ids")[0]
+    if copies > 1:
+        # Alike, so each has an equal share of the tokens and of every array with a row for each picture.
+        ids = ids[: len(ids) // copies]
+        output = {name: value[:1] if len(value) == copies else value for name, value in output.items()}
     for unused in ("attention_mask", "mm_token_type_ids"):
         output.pop(unused, None)
     mask = output.get("pixel_attention_mask")

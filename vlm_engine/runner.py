@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from vlm_engine.scheduler import Chunk
 
 GIB = 1024**3
-CUDA_SHARE = 0.9
-"""Share of the free CUDA memory that the KV cache takes when ``kv_cache_memory`` is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +53,19 @@ class ModelRunner:
         checkpoint: the loaded model.
         config: sizes and the attention backend.
         encoder_cache: where features are read from.
+        num_blocks: KV pages (:func:`vlm_engine.memory.count_blocks`).
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: EngineConfig, encoder_cache: EncoderCache) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, config: EngineConfig, encoder_cache: EncoderCache, num_blocks: int
+    ) -> None:
         self.family = checkpoint.family
         self.device = checkpoint.device
         self.dtype = checkpoint.dtype
         self.shape = ModelShape.of(checkpoint.family.text_config)
         self.block_size = config.block_size
         self.backend = make_backend(config.attention_backend, checkpoint.device)
-        self.num_blocks = self._count_blocks(config)
+        self.num_blocks = num_blocks
         self._features = encoder_cache
         s = self.shape
         self.kv = KVCache.allocate(
@@ -149,19 +150,6 @@ class ModelRunner:
         embeds.index_copy_(0, at, torch.cat([part.rows for part in parts]).to(embeds.dtype))
         levels = [torch.cat(level) for level in zip(*(part.deepstack for part in parts), strict=True)]
         return at, levels
-
-    def _count_blocks(self, config: EngineConfig) -> int:
-        memory = config.kv_cache_memory
-        if memory is None:
-            on_cuda = self.device.type == "cuda"
-            memory = int(torch.cuda.mem_get_info(self.device)[0] * CUDA_SHARE) if on_cuda else GIB
-        blocks = memory // (self.shape.bytes_per_token(self.dtype) * config.block_size)
-        if blocks < 1:
-            raise ConfigError(
-                f"kv_cache_memory is {memory} bytes, one block of {config.block_size} tokens takes "
-                f"{self.shape.bytes_per_token(self.dtype) * config.block_size}"
-            )
-        return blocks
 
 
 def chunk_positions(request: Request, start: int, end: int) -> torch.Tensor:

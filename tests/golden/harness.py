@@ -14,6 +14,7 @@ from vlm_engine import EngineConfig, SamplingParams, VLMEngine, preprocess
 from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.loader import Checkpoint, load
+from vlm_engine.memory import count_blocks
 from vlm_engine.metrics import EngineMetrics
 from vlm_engine.outputs import RequestOutput
 from vlm_engine.prompt import PreparedPrompt, PriorityClass
@@ -93,7 +94,12 @@ class Harness:
         config = EngineConfig(model=str(self.path), **(defaults | knobs))
         self.front.config = config
         cache = EncoderCache(config.encoder_cache_memory)
-        core = EngineCore(config, ModelRunner(self.checkpoint, config, cache), cache, EngineMetrics())
+        core = EngineCore(
+            config,
+            ModelRunner(self.checkpoint, config, cache, count_blocks(self.checkpoint, config, cache, None)),
+            cache,
+            EngineMetrics(),
+        )
         self.front._core = core
         return core
 
