@@ -242,9 +242,11 @@ class EngineCore:
             request = encode.request
             if request.state is not RequestState.RUNNING or request.prompt is None:
                 continue
-            span = request.spans[encode.image]
+            span, image = request.spans[encode.image], request.prompt.images[encode.image]
             try:
-                features = self.runner.encode(request.prompt.images[encode.image].inputs)
+                features = self.runner.encode(image.inputs)
+                if len(features.rows) != image.num_tokens:
+                    raise ValueError(f"{len(features.rows)} feature rows for {image.num_tokens} image tokens")
             except Exception:
                 logger.exception("encoding a picture of request %s failed", request.request_id)
                 self.fail(request.request_id, "encoding a picture failed")

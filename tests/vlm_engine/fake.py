@@ -50,7 +50,7 @@ class FakeRunner:
         if name in self.fail_images:
             raise RuntimeError("this picture can't be encoded")
         self.encoded.append(name)
-        return ImageFeatures(rows=None)
+        return ImageFeatures(rows=[None] * inputs["rows"])
 
     def forward(self, chunks: Sequence[Chunk]) -> list[int]:
         for chunk in chunks:
@@ -121,7 +121,7 @@ class FakeEngine:
     def add(self, job: FakeJob) -> None:
         """As ``submit`` does it; raises InvalidRequestError for what can never fit."""
         images = tuple(
-            ImageInput(name, first, tuple(range(first, first + count)), {"name": name}, count)
+            ImageInput(name, first, tuple(range(first, first + count)), {"name": name, "rows": count}, count)
             for first, count, name in job.images
         )
         group = []

@@ -24,6 +24,7 @@ class Family(Protocol):
         head: hidden states -> logits.
         text_config: configuration of the decoder.
         takes_images: whether there is a vision tower.
+        counts_images: whether the processor makes something else of a picture when a prompt holds several.
         feature_levels: how many ``[tokens, hidden]`` tensors a picture's features hold.
     """
 
@@ -33,6 +34,7 @@ class Family(Protocol):
     head: torch.nn.Module
     text_config: PretrainedConfig
     takes_images: bool
+    counts_images: bool
     feature_levels: int
 
     def __init__(self, model: PreTrainedModel) -> None: ...

@@ -21,6 +21,7 @@ class Idefics3Family:
 
     name = "idefics3"
     takes_images = True
+    counts_images = False
     feature_levels = 1
 
     def __init__(self, model: PreTrainedModel) -> None:

@@ -20,6 +20,7 @@ class QwenVLFamily:
 
     name = "qwen_vl"
     takes_images = True
+    counts_images = False
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model.model

@@ -21,6 +21,7 @@ class TextFamily:
 
     name = "text"
     takes_images = False
+    counts_images = False
     feature_levels = 1
 
     def __init__(self, model: PreTrainedModel) -> None:
