@@ -19,7 +19,7 @@ from transformers import (
 
 from vlm_engine import attention
 from vlm_engine.errors import ConfigError, ModelLoadError
-from vlm_engine.families import Family, family_of, refuse_unsupported
+from vlm_engine.families import Family, family_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -81,7 +81,6 @@ def load(config: EngineConfig, progress: Callable[[str], None] = lambda text: No
     model = model.eval().requires_grad_(False).to(device)
     attention.install(model, sub_configs=family_type.takes_images)
     family = family_type(model)
-    refuse_unsupported(family.text_config)
     return Checkpoint(
         name=Path(config.model).name if Path(config.model).is_dir() else config.model,
         config=hf_config,

@@ -1,4 +1,4 @@
-"""InternVL3 (the ``-hf`` checkpoints): tiles of the closest grid plus a small whole view, each shuffled to fewer tokens."""
+"""InternVL3 (the ``-hf`` checkpoints): tiles of the closest grid plus a whole view, each shuffled to fewer tokens."""
 
 from __future__ import annotations
 
