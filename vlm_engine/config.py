@@ -21,6 +21,8 @@ class EngineConfig:
         device: "auto" (CUDA when there is one), "cpu", "cuda", "cuda:1".
         max_num_batched_tokens: most new tokens in one step, decodes included. 2,048: on a data-centre GPU a step of
             that size stays compute-bound, and the KV prefix of a long prompt is read seldom enough.
+        target_itl_ms: how long a step may take while anybody decodes: prefill gets only the tokens that the step-time
+            model says fit; None = only ``max_num_batched_tokens`` counts.
         max_num_seqs: most requests that run at once.
         max_model_len: most tokens of prompt and output together; None = the model's own limit, cut to
             what the KV cache holds.
@@ -44,6 +46,7 @@ class EngineConfig:
     dtype: str = "auto"
     device: str = "auto"
     max_num_batched_tokens: int = 2048
+    target_itl_ms: float | None = None
     max_num_seqs: int = 64
     max_model_len: int | None = None
     block_size: int = 16
@@ -78,6 +81,8 @@ class EngineConfig:
                 f"max_num_seqs is {self.max_num_seqs}, more than max_num_batched_tokens {self.max_num_batched_tokens}: "
                 "a step could not give every running decode its token"
             )
+        if self.target_itl_ms is not None and self.target_itl_ms <= 0:
+            raise ConfigError(f"target_itl_ms is {self.target_itl_ms}, allowed is more than 0")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len is {self.max_model_len}, allowed is 2 or more")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from vlm_engine import scheduler
@@ -19,6 +20,7 @@ from vlm_engine.request import Request, RequestState
 from vlm_engine.sampler import Sample, SamplingState, sample
 from vlm_engine.scheduler import Budget, Chunk, Plan, PrefixHit, SchedulerState
 from vlm_engine.sequence import OutputSequence
+from vlm_engine.step_time import StepTimeModel
 from vlm_engine.steps import StepRecord, StepRing
 
 if TYPE_CHECKING:
@@ -74,11 +76,13 @@ class EngineCore:
         self._running: dict[str, Request] = {}
         self._waiting: dict[str, Request] = {}
         self._usual_step = 0.0
+        self.step_time: StepTimeModel | None = None
         self._budget = Budget(
             config.max_num_batched_tokens,
             config.max_num_seqs,
             config.prefill_quantum,
             config.long_prefill_token_threshold,
+            target_seconds=config.target_itl_ms / 1000.0 if config.target_itl_ms is not None else None,
         )
 
     @property
@@ -153,14 +157,17 @@ class EngineCore:
             False when no request could do anything.
         """
         started = time.monotonic()
-        plan = self.last_plan = scheduler.plan(self._state(), self._budget)
+        budget = replace(self._budget, step_time=self.step_time)
+        plan = self.last_plan = scheduler.plan(self._state(), budget)
         self._apply_moves(plan)
         encoder_seconds = self._encode(plan)
         # A request whose picture failed is gone; the rest of the step goes on without it.
         chunks = [chunk for chunk in plan.chunks if chunk.request.state is RequestState.RUNNING]
+        predicted = 0.0
         if chunks:
-            self._advance(chunks, self.runner.forward(chunks))
-        self._record(plan, started, encoder_seconds)
+            logits, predicted = self._forward(chunks)
+            self._advance(chunks, logits)
+        self._record(plan, started, encoder_seconds, predicted)
         return not plan.empty
 
     def stuck(self, seconds: float) -> list[str]:
@@ -260,6 +267,19 @@ class EngineCore:
             self.metrics.observe("encoder_seconds", seconds)
         return seconds
 
+    def _forward(self, chunks: Sequence[Chunk]) -> tuple[torch.Tensor, float]:
+        """The packed forward, predicted and measured. Gives the logits and the predicted seconds."""
+        work = [(chunk.start, chunk.length) for chunk in chunks]
+        predicted = self.step_time.predict(work) if self.step_time is not None else 0.0
+        started = time.monotonic()
+        logits = self.runner.forward(chunks)
+        seconds = time.monotonic() - started
+        if self.step_time is not None:
+            self.step_time = self.step_time.observed(work, seconds)
+            self.metrics.observe("step_predicted_seconds", predicted)
+        self.metrics.observe("step_forward_seconds", seconds)
+        return logits, predicted
+
     def _advance(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> None:
         """Moves ``computed`` on, publishes full pages, lets go of used features, and hands out the new tokens."""
         now = time.monotonic()
@@ -354,13 +374,14 @@ class EngineCore:
 
     # Observing -------------------------------------------------------------------------------------------------------
 
-    def _record(self, plan: Plan, started: float, encoder_seconds: float) -> None:
+    def _record(self, plan: Plan, started: float, encoder_seconds: float, predicted: float) -> None:
         seconds = time.monotonic() - started
         decodes = sum(1 for chunk in plan.chunks if chunk.request.num_output > 1 and chunk.length == 1)
         record = StepRecord(
             started,
             seconds,
             encoder_seconds,
+            predicted,
             decodes,
             plan.num_tokens - decodes,
             len(plan.encodes),

@@ -26,7 +26,7 @@ from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from vlm_engine.loader import Checkpoint, load
-from vlm_engine.memory import count_blocks
+from vlm_engine.memory import count_blocks, run_alone
 from vlm_engine.metrics import EngineMetrics
 from vlm_engine.outputs import FinishReason, RequestOutput
 from vlm_engine.preprocess import ImageProcessorPool, ProcessedImage
@@ -35,11 +35,14 @@ from vlm_engine.request import ImageSpan, Request
 from vlm_engine.runner import ModelRunner
 from vlm_engine.sampling_params import SamplingParams
 from vlm_engine.sequence import OutputSequence
+from vlm_engine.step_time import StepTimeModel, calibrate
 from vlm_engine.steps import StepRing
 from vlm_engine.stream import OutputStream
 
 logger = logging.getLogger(__name__)
 
+CALIBRATION_CONTEXT = 1024
+"""Tokens of prefix with which step times are measured."""
 IDLE_S = 0.05
 """Longest sleep of the engine thread between looks at its inbox while no request can do anything."""
 
@@ -129,11 +132,20 @@ class VLMEngine:
         runner = ModelRunner(checkpoint, config, encoder_cache, blocks)
         self._checkpoint = checkpoint
         self._core = EngineCore(config, runner, encoder_cache, self.metrics)
+        self._on_progress("measuring step times")
+        self._core.step_time = self._measure_steps(checkpoint, runner)
         image_token = checkpoint.processor.image_token if checkpoint.processor is not None else None
         self._chat = ChatRenderer(checkpoint.tokenizer, checkpoint.chat_template, image_token)
         if self._pool is not None:
             self._on_progress("starting picture preprocessing")
             self._pool.warm_up()
+
+    def _measure_steps(self, checkpoint: Checkpoint, runner: ModelRunner) -> StepTimeModel:
+        capacity = runner.num_blocks * runner.block_size
+        context = max(1, min(CALIBRATION_CONTEXT, capacity // 2))
+        largest = max(1, min(self.config.max_num_batched_tokens, capacity - context))
+        with torch.inference_mode():
+            return calibrate(lambda prefix, new: run_alone(checkpoint, runner, prefix, new), largest, context)
 
     # What the model is ----------------------------------------------------------------------------------------------
 

@@ -59,6 +59,13 @@ def run_largest_step(
     runner = ModelRunner(checkpoint, config, cache, blocks)
     if largest is not None:
         runner.encode(largest)
+    run_alone(checkpoint, runner, 0, tokens)
+    return runner
+
+
+def run_alone(checkpoint: Checkpoint, runner: ModelRunner, prefix: int, new: int) -> None:
+    """One step of a single made-up request, in the first pages, and waits for it. Only while no request runs."""
+    tokens = prefix + new
     ids = [0] * tokens
     positions, delta = checkpoint.family.positions(ids, ())
     request = Request(
@@ -71,12 +78,13 @@ def run_largest_step(
         priority_class=PriorityClass.BACKGROUND,
         arrival=0,
         max_total=tokens + 1,
-        block_size=config.block_size,
+        block_size=runner.block_size,
         prompt=PreparedPrompt(tuple(ids), (), positions, delta),
-        blocks=list(range(blocks)),
+        blocks=list(range(math.ceil(tokens / runner.block_size))),
     )
-    runner.forward([Chunk(request, 0, tokens, True)])
-    return runner
+    runner.forward([Chunk(request, prefix, new, True)])
+    if checkpoint.device.type == "cuda":
+        torch.cuda.synchronize(checkpoint.device)
 
 
 def _free_after_largest_step(

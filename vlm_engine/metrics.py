@@ -49,6 +49,8 @@ SPECS: Mapping[str, Spec] = {
     "request_queue_time_seconds": Spec("histogram", "From arrival to admission.", ("class",), SECONDS),
     "iteration_tokens": Spec("histogram", "New tokens per step.", (), TOKENS),
     "step_seconds": Spec("histogram", "Wall time of a step.", (), SECONDS),
+    "step_predicted_seconds": Spec("histogram", "Predicted time of a step's packed forward.", (), SECONDS),
+    "step_forward_seconds": Spec("histogram", "Measured time of a step's packed forward.", (), SECONDS),
     "encoder_seconds": Spec("histogram", "Encoder time per step that encodes.", (), SECONDS),
     "preprocess_seconds": Spec("histogram", "Decode, resize and normalise, per picture.", (), SECONDS),
     "decode_gap_cause": Spec("counter", "Decode gaps of over 3 times the usual step, by cause.", ("cause",)),

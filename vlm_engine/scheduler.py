@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from vlm_engine.request import ImageSpan, Request
+from vlm_engine.step_time import StepTimeModel
 
 AGEING_STEPS = 64
 """After so many steps without work a background request counts as interactive: neither class starves."""
@@ -33,6 +34,9 @@ class Budget:
         long_prefill: most prefill tokens of one request in a step; 0 = no such bound.
         images_beside_decodes: pictures encoded in a step that also decodes.
         images_alone: pictures encoded in a step in which nobody waits for a token.
+        target_seconds: how long a step that decodes may take (``target_itl_ms``); None = only tokens count.
+        step_time: predicts how long a step takes; needed for a target.
+        least_prefill: prefill tokens that a step gets even when its time is spent, so that prefill always advances.
     """
 
     tokens: int
@@ -41,6 +45,9 @@ class Budget:
     long_prefill: int = 0
     images_beside_decodes: int = 1
     images_alone: int = 4
+    target_seconds: float | None = None
+    step_time: StepTimeModel | None = None
+    least_prefill: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,8 @@ class _Draft:
     free_blocks: int
     encoder_free: int
     running: list[Request]
+    used_tokens: int = 0
+    used_seconds: float = 0.0
     granted: dict[str, int] = field(default_factory=dict)
     encodes: list[Encode] = field(default_factory=list)
     admissions: list[Admission] = field(default_factory=list)
@@ -155,6 +164,9 @@ def plan(state: SchedulerState, budget: Budget) -> Plan:
     """
     draft = _Draft(budget.tokens, state.free_blocks, state.encoder_free, sorted(state.running, key=_turn))
     _serve_decodes(state, draft)
+    draft.used_tokens = len(draft.decodes)
+    if budget.step_time is not None:
+        draft.used_seconds = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
     starts = {r.key: r.computed for r in draft.prefills}
     _share_prefill(state, budget, draft, starts)
     if not draft.preemptions:
@@ -205,10 +217,28 @@ def _share_prefill(state: SchedulerState, budget: Budget, draft: _Draft, starts:
         while draft.tokens > 0 and any(want[r.key] > 0 for r in group):
             for request in group:
                 share = min(want[request.key], budget.quantum, draft.tokens)
+                granted = draft.granted.get(request.key, 0)
+                share = _within_time(budget, draft, starts[request.key] + granted, share)
                 if share > 0:
-                    draft.granted[request.key] = draft.granted.get(request.key, 0) + share
+                    draft.granted[request.key] = granted + share
                     want[request.key] -= share
                     draft.tokens -= share
+
+
+def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
+    """Cuts a share to what the step's time still allows while somebody decodes; accounts for what is granted."""
+    model, target = budget.step_time, budget.target_seconds
+    if model is None or target is None or not draft.decodes or share < 1:
+        return share
+    floor = min(share, budget.least_prefill) if draft.used_tokens == len(draft.decodes) else 0
+    allowed = max(floor, model.tokens_within(target - draft.used_seconds, draft.used_tokens, prefix, share))
+    before = model.base(draft.used_tokens)
+    draft.used_tokens += allowed
+    cost = model.base(draft.used_tokens) - before + model.looking_back(prefix, allowed)
+    draft.used_seconds += model.correction * cost
+    if allowed < share:
+        draft.tokens = allowed  # The time is spent: nothing remains for those who come after.
+    return allowed
 
 
 def _choose_encodes(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:

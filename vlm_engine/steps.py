@@ -15,6 +15,7 @@ class StepRecord:
     Attributes:
         started: seconds on the monotonic clock.
         seconds: wall time; ``encoder_seconds`` is the part spent on pictures.
+        predicted_seconds: what the step-time model said of the rest; 0 without a model.
         decode_tokens, prefill_tokens: new tokens by kind.
         images: pictures encoded.
         running, waiting: requests after the step's admissions.
@@ -24,6 +25,7 @@ class StepRecord:
     started: float
     seconds: float
     encoder_seconds: float
+    predicted_seconds: float
     decode_tokens: int
     prefill_tokens: int
     images: int

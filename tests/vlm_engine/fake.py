@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vlm_engine import EngineConfig, SamplingParams
+from vlm_engine import EngineConfig, SamplingParams, scheduler
 from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache, ImageFeatures
 from vlm_engine.metrics import EngineMetrics
@@ -16,6 +16,7 @@ from vlm_engine.request import ImageSpan, Request
 from vlm_engine.sampler import Sample, SamplingState
 from vlm_engine.scheduler import Chunk
 from vlm_engine.sequence import OutputSequence
+from vlm_engine.step_time import StepTimeModel
 
 FEATURE_BYTES = 8
 """Bytes of one feature row here."""
@@ -25,6 +26,13 @@ def next_token(token_ids: Sequence[int]) -> int:
     """A stand-in for a model: the next token depends on every token before it."""
     digest = hashlib.blake2b(repr(list(token_ids)).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") % 50_000
+
+
+class FixedTime(StepTimeModel):
+    """A step-time model that learns nothing from a runner that takes no time."""
+
+    def observed(self, work, seconds):
+        return self
 
 
 class FakeTokenizer:
@@ -111,11 +119,14 @@ class FakeJob:
 class FakeEngine:
     """An :class:`EngineCore` over a :class:`FakeRunner`."""
 
-    def __init__(self, num_blocks: int, encoder_bytes: int = 10_000, **knobs) -> None:
+    def __init__(
+        self, num_blocks: int, encoder_bytes: int = 10_000, step_time: StepTimeModel | None = None, **knobs
+    ) -> None:
         self.config = EngineConfig(model="fake", encoder_cache_memory=encoder_bytes, **knobs)
         self.cache = EncoderCache(encoder_bytes)
         self.runner = FakeRunner(num_blocks, self.config.block_size, self.cache)
         self.core = EngineCore(self.config, self.runner, self.cache, EngineMetrics(), choose)
+        self.core.step_time = step_time
         self._arrival = 0
 
     def add(self, job: FakeJob) -> None:
@@ -155,11 +166,22 @@ class FakeEngine:
         assert progressed, "work exists and no request could do anything"
         assert plan.num_tokens <= self.config.max_num_batched_tokens
         assert len(core._running) <= self.config.max_num_seqs
+        self._check_time(plan, {r.key for r in decoding})
         served = {chunk.request.key for chunk in plan.chunks}
         preempted = {request.key for request in plan.preemptions}
         assert all(r.key in served or r.key in preempted for r in decoding), "a running decode got no token"
         assert len(served) == len(plan.chunks), "a request has two chunks in one step"
         core.check_integrity()
+
+    def _check_time(self, plan, decoding: set[str]) -> None:
+        """While somebody decodes, the step's predicted time stays under the target, or prefill got just its floor."""
+        target, model = self.config.target_itl_ms, self.core.step_time
+        decodes = [c for c in plan.chunks if c.request.key in decoding]
+        if target is None or model is None or not decodes:
+            return
+        prefill = plan.num_tokens - len(decodes)
+        predicted = model.predict([(c.start, c.length) for c in plan.chunks])
+        assert predicted <= target / 1000 or prefill <= scheduler.Budget(1, 1).least_prefill
 
     def run(self, limit: int = 20_000) -> None:
         """Until everything is finished."""

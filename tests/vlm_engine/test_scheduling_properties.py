@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.vlm_engine.fake import FEATURE_BYTES, FakeEngine, FakeJob
+from tests.vlm_engine.fake import FEATURE_BYTES, FakeEngine, FakeJob, FixedTime
 from vlm_engine import InvalidRequestError
 from vlm_engine.prompt import PriorityClass
 
@@ -142,6 +142,9 @@ def dense_trace(rng: random.Random) -> tuple[dict, list[Arrival]]:
         "long_prefill_token_threshold": rng.choice([0, 0, 3, 20]),
         "enable_prefix_caching": rng.random() < 0.8,
     }
+    if rng.random() < 0.5:
+        knobs_["step_time"] = FixedTime((1, 8, 64), (0.010, 0.012, 0.05), 1e-5, 1e-6)
+        knobs_["target_itl_ms"] = rng.choice([5.0, 15.0, 40.0])
     return knobs_, trace
 
 

@@ -1,0 +1,66 @@
+"""The step-time model predicts, inverts its prediction, and follows the machine."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vlm_engine import step_time
+from vlm_engine.step_time import StepTimeModel, calibrate
+
+MODEL = StepTimeModel((1, 2, 4, 8, 64, 512), (0.010, 0.0102, 0.0106, 0.012, 0.05, 0.4), 1e-7, 1e-9)
+
+
+def test_the_table_is_interpolated_and_extrapolated():
+    assert MODEL.base(0) == 0
+    assert MODEL.base(1) == pytest.approx(0.010)
+    assert MODEL.base(36) == pytest.approx(0.031)
+    assert MODEL.base(960) == pytest.approx(0.75)
+
+
+def test_prefixes_cost_reading_and_scores():
+    assert MODEL.predict([(1000, 8)]) == pytest.approx(0.012 + 1e-4 + 1e-9 * (16_000 + 64))
+
+
+works = st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 300)), min_size=1, max_size=6)
+
+
+@given(works, st.floats(0.001, 2.0), st.integers(0, 4000), st.integers(1, 600))
+def test_tokens_within_is_the_largest_number_that_keeps_the_time(work, seconds, prefix, most):
+    so_far = sum(new for _, new in work)
+    tokens = MODEL.tokens_within(seconds, so_far, prefix, most)
+
+    def cost(count):
+        return MODEL.predict([*work, (prefix, count)]) - MODEL.predict(work)
+
+    assert 0 <= tokens <= most
+    if tokens:
+        assert cost(tokens) <= seconds * (1 + 1e-9) + 1e-12
+    if tokens < most:
+        assert cost(tokens + 1) > seconds * (1 - 1e-9)
+
+
+def test_the_correction_follows_a_machine_that_got_slower_but_not_one_odd_step():
+    odd = MODEL.observed([(0, 8)], MODEL.predict([(0, 8)]) * 100)
+    assert odd.correction < 1.06
+    model = MODEL
+    for _ in range(200):
+        model = model.observed([(0, 8)], MODEL.predict([(0, 8)]) * 2)
+    assert model.correction == pytest.approx(2.0, rel=0.02)
+
+
+def test_calibration_finds_the_terms_of_a_machine_whose_times_are_known(monkeypatch):
+    """A fake clock that moves by exactly what the formula says."""
+    now = [0.0]
+    monkeypatch.setattr(step_time.time, "perf_counter", lambda: now[0])
+
+    def forward(prefix, new):
+        now[0] += 0.01 + 0.0005 * new + 2e-7 * prefix + 3e-9 * (2 * prefix * new + new * new)
+
+    model = calibrate(forward, 1024, 2000)
+    assert model.sizes == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    for work in ([(0, 1)], [(0, 700)], [(3000, 1)], [(1500, 256)]):
+        ((prefix, new),) = work
+        truth = 0.01 + 0.0005 * new + 2e-7 * prefix + 3e-9 * (2 * prefix * new + new * new)
+        assert model.predict(work) == pytest.approx(truth, rel=0.05)
