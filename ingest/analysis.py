@@ -88,7 +88,7 @@ class CameraAnalysis:
         """Takes the people that the detector found on a frame, and how long it took."""
         checked = check_boxes(rows, frame.width, frame.height, 0.0, label)
         self._drops.add(Reason.BOX_INVALID, checked.invalid)
-        changes = self._tracker.update(checked.detections, frame.width, frame.height, frame.time, frame.monotonic)
+        changes = self._tracker.update(checked.detections, frame.time, frame.monotonic)
         self._apply(changes, frame)
         people = sum(d.score >= self._confidence for d in checked.detections)
         mean = self.counts.detector_ms

@@ -15,7 +15,7 @@ from pipeline.queue.connect import sync_client
 
 log = logging.getLogger(__name__)
 
-BLOCK_MS = 1000
+BLOCK_MS = 500
 PAUSE_S = 1.0
 
 
@@ -37,10 +37,11 @@ class CommandListener:
         self._stopping.set()
 
     def join(self, timeout: float) -> None:
-        """Waits for the thread and closes the connection."""
+        """Waits for the thread and closes the connection; one that is still being read is left to the thread's end."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
-        self._client.close()
+        if not self._thread.is_alive():
+            self._client.close()
 
     def _run(self) -> None:
         reader = CommandReader(self._client)

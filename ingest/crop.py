@@ -24,7 +24,7 @@ def crop_window(box: Box, frame_width: int, frame_height: int, config: CropConfi
     """
     x1, y1 = max(0.0, box[0]), max(0.0, box[1])
     x2, y2 = min(float(frame_width), box[2]), min(float(frame_height), box[3])
-    if not max(x2 - x1, y2 - y1) >= config.min_side or x2 <= x1 or y2 <= y1:
+    if not all(map(math.isfinite, box)) or x2 <= x1 or y2 <= y1 or max(x2 - x1, y2 - y1) < config.min_side:
         return None
     wide = (x2 - x1) * (1 + 2 * config.padding)
     high = (y2 - y1) * (1 + 2 * config.padding)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingest.detection import Detection, iou
 from ingest.track import Track, TrackChanges, TrackNames
@@ -60,9 +61,7 @@ class PersonTracker:
         self._byte_tracker: Any = None
         self._previous: tuple[float, float] | None = None
 
-    def update(
-        self, detections: tuple[Detection, ...], width: int, height: int, time: float, now: float
-    ) -> TrackChanges:
+    def update(self, detections: tuple[Detection, ...], time: float, now: float) -> TrackChanges:
         """Takes the people of a frame that arrived at ``time`` (epoch), ``now`` (monotonic)."""
         if self._previous is None or now - self._previous[1] > self._config.lost_s:
             # After a gap ByteTrack's idea of who moves where is void.
@@ -72,7 +71,7 @@ class PersonTracker:
         started: list[Track] = []
         ended: list[tuple[Track, Reason]] = []
         seen: list[tuple[Track, Detection]] = []
-        for byte_id, detection in self._associate(detections, width, height):
+        for byte_id, detection in self._associate(detections):
             followed = self._follow(byte_id, detection, time, now)
             if followed.confirmed and now - followed.track.started >= self._config.max_duration_s:
                 ended.append((followed.track, Reason.TRACK_MAX_DURATION))
@@ -106,13 +105,9 @@ class PersonTracker:
         """Confirmed tracks that are not lost."""
         return sum(f.confirmed and now - f.seen_at <= self._config.lost_s for f in self._followed)
 
-    def _associate(self, detections: tuple[Detection, ...], width: int, height: int) -> list[tuple[int, Detection]]:
+    def _associate(self, detections: tuple[Detection, ...]) -> list[tuple[int, Detection]]:
         """ByteTrack's id for each detection that it gives one to."""
-        from ultralytics.engine.results import Boxes
-
-        rows = [[*d.box, d.score, 0.0] for d in detections]
-        boxes = Boxes(np.asarray(rows, dtype=np.float32).reshape(-1, 6), (height, width))
-        tracked: Iterable[Iterable[float]] = self._byte_tracker.update(boxes)
+        tracked: Iterable[Iterable[float]] = self._byte_tracker.update(_ByteTrackInput.of(detections))
         pairs: list[tuple[int, Detection]] = []
         for row in tracked:
             *_, byte_id, _, _, index = row
@@ -163,6 +158,27 @@ class PersonTracker:
         """The same person under a new name, so that somebody who stays for hours is described more than once."""
         name = self._names.next(self._camera)
         followed.track = Track(name, detection.label, time, time, now, detection.box, detection.score, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ByteTrackInput:
+    """Detections in the form that ByteTrack asks for: columns, and rows chosen by a mask."""
+
+    xywh: NDArray[np.float32]
+    conf: NDArray[np.float32]
+    cls: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, detections: tuple[Detection, ...]) -> _ByteTrackInput:
+        x1, y1, x2, y2 = np.asarray([d.box for d in detections], dtype=np.float32).reshape(-1, 4).T
+        xywh = np.stack(((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1), axis=1)
+        return cls(xywh, np.asarray([d.score for d in detections], dtype=np.float32), np.zeros(len(xywh), np.float32))
+
+    def __len__(self) -> int:
+        return len(self.xywh)
+
+    def __getitem__(self, chosen: NDArray[np.bool_]) -> _ByteTrackInput:
+        return _ByteTrackInput(self.xywh[chosen], self.conf[chosen], self.cls[chosen])
 
 
 def _velocity(before: Box, after: Box, dt: float) -> tuple[float, float]:

@@ -99,7 +99,7 @@ class IngestWorker:
         if self._shared is not None and not self._shared.loop.stop(_until(deadline - FLUSH_S, timeout)):
             log.error("detector: did not end in time")
         self._publisher.stop(max(0.5, _until(deadline - 0.5, timeout)))
-        self._listener.join(0.5)
+        self._listener.join(1.0)
 
     def run_forever(self, stop_event: threading.Event) -> None:
         """``start``, until the event is set, then ``stop``. Raises what ``start`` raises."""

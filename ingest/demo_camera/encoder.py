@@ -56,7 +56,7 @@ class H264Encoder:
             "preset": "ultrafast",
             "tune": "zerolatency",
             "crf": "23",
-            "x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0:repeat-headers=1:log-level=none",
+            "x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0:repeat-headers=1",
         }
         self._codec = codec
         self._fps = fps

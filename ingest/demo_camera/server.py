@@ -16,6 +16,7 @@ from ingest.demo_camera.session import ClientSession, StreamFacts
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
+MAX_BEHIND_S = 1.0
 
 
 @dataclass(slots=True)
@@ -167,11 +168,14 @@ class DemoCamera:
             session.close()
 
     async def _pump(self, encoder: ThreadPoolExecutor) -> None:
-        """One picture per frame time; times are counted from the start, so that the clip never drifts."""
+        """One picture per frame time; times are counted from the start, so that the clip never drifts.
+
+        A busy machine makes pictures late, not missing, unless it falls behind by more than a second.
+        """
         loop = asyncio.get_running_loop()
         started = loop.time()
         while True:
-            due = max(self._index + 1, int((loop.time() - started) * self._fps))
+            due = max(self._index + 1, int((loop.time() - started - MAX_BEHIND_S) * self._fps))
             await asyncio.sleep(started + due / self._fps - loop.time())
             self._index = due
             if self._faults.stalled or not self.viewers:

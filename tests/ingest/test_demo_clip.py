@@ -10,8 +10,6 @@ import pytest
 
 from ingest.demo_camera import PhotoClip, VideoFileSource
 from ingest.demo_camera.clip import WAYPOINTS, ClipError, window_at
-from ingest.detector import PersonDetector
-from pipeline.config import DetectorConfig
 
 
 def test_the_picture_depends_on_the_time_alone_and_repeats():
@@ -33,12 +31,11 @@ def test_the_window_moves_without_jumps_except_at_the_cuts():
             assert max(abs(a - b) for a, b in zip(before[1:], after[1:], strict=True)) < 60
 
 
-def test_people_are_found_enter_and_leave(openvino_weights):
-    detector = PersonDetector(openvino_weights, DetectorConfig())
+def test_people_are_found_enter_and_leave(openvino_detector):
     clip = PhotoClip()
 
     def people(seconds: float) -> int:
-        return int((detector.detect([clip.picture(seconds)])[0][:, 4] >= 0.35).sum())
+        return int((openvino_detector.detect([clip.picture(seconds)])[0][:, 4] >= 0.35).sum())
 
     assert [people(t) for t in (0.0, 1.0, 17.0, 18.5, 19.5, 34.0, 34.9)] == [0] * 7
     assert people(5.0) >= 2

@@ -19,11 +19,9 @@ def people(detector: PersonDetector, image: np.ndarray, least: float = 0.35):
     return check_boxes(detector.detect([image])[0], width, height, least, "person").detections
 
 
-@pytest.fixture(scope="module", params=["pt_weights", "openvino_weights"])
+@pytest.fixture(params=["pt_detector", "openvino_detector"])
 def detector(request) -> PersonDetector:
-    detector = PersonDetector(request.getfixturevalue(request.param), DetectorConfig(device="cpu"))
-    detector.warm_up()
-    return detector
+    return request.getfixturevalue(request.param)
 
 
 def test_the_people_of_both_photographs_are_found(detector, photograph):
@@ -63,11 +61,8 @@ def test_the_end_to_end_head_is_the_one_that_runs(detector):
     assert detector._model.predictor.model.end2end is True
 
 
-def test_openvino_keeps_to_its_threads(openvino_weights):
-    detector = PersonDetector(openvino_weights, DetectorConfig(threads=1))
-    detector.warm_up()
-
-    compiled = detector._model.predictor.model.backend.ov_compiled_model
+def test_openvino_keeps_to_its_threads(openvino_detector):
+    compiled = openvino_detector._model.predictor.model.backend.ov_compiled_model
     assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
 
 

@@ -1,0 +1,193 @@
+"""Ingest end to end: a real RTSP stream of real people in, messages and pictures in a real Valkey out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+import cv2
+import numpy as np
+import pytest
+import redis
+
+from ingest.demo_camera import DemoCamera, PhotoClip
+from ingest.observation import Observation, ObservationKind
+from ingest.weights import WeightsUnavailable
+from ingest.worker import IngestWorker
+from pipeline.config import CameraConfig, CropConfig, DetectorConfig, TrackingConfig, WatchwordConfig
+from pipeline.messages import (
+    CameraState,
+    CameraStatus,
+    CommandKind,
+    CommandMessage,
+    CropKind,
+    CropMessage,
+    TrackMessage,
+    TrackPhase,
+)
+from pipeline.queue import keys
+from pipeline.reasons import Reason
+from tests.ingest.helpers import wait_for
+
+
+class QuickClip(PhotoClip):
+    """The same clip in a third of the time, from where the people come into view."""
+
+    def picture(self, seconds: float) -> np.ndarray:
+        return super().picture(2.0 + 3 * seconds)
+
+
+@pytest.fixture(scope="module")
+def camera() -> Iterator[DemoCamera]:
+    camera = DemoCamera(QuickClip(), fps=10, gop=5)
+    camera.start()
+    yield camera
+    camera.stop()
+
+
+class Site:
+    """A worker and what came out of it."""
+
+    def __init__(self, url: str, weights, *cameras: CameraConfig) -> None:
+        self.client = redis.Redis.from_url(url)
+        self.observed: list[Observation] = []
+        self.worker = IngestWorker(
+            WatchwordConfig(
+                cameras=cameras,
+                detector=DetectorConfig(weights=str(weights), device="cpu"),
+                tracking=TrackingConfig(lost_s=0.8, rejoin_s=0.8),
+                crops=CropConfig(early_after_s=0.6),
+            ),
+            url,
+            on_observation=self.observed.append,
+        )
+
+    def tracks(self, phase: TrackPhase) -> list[TrackMessage]:
+        messages = [TrackMessage.from_fields(fields) for _, fields in self.client.xrange(keys.TRACKS)]
+        return [message for message in messages if message.phase is phase]
+
+    def crops(self, camera: str) -> list[CropMessage]:
+        return [CropMessage.from_fields(fields) for _, fields in self.client.xrange(keys.crops(camera))]
+
+    def status(self, camera: str) -> CameraStatus | None:
+        fields = self.client.hgetall(keys.camera(camera))
+        return CameraStatus.from_fields(fields) if fields else None
+
+    def wait_for_state(self, camera: str, state: CameraState) -> CameraStatus:
+        def reached() -> CameraStatus | None:
+            status = self.status(camera)
+            return status if status is not None and status.state is state else None
+
+        return wait_for(reached, 15, f"{camera} {state}")
+
+    def command(self, kind: CommandKind, camera: str, **settings) -> None:
+        message = CommandMessage(kind, camera, time.time(), settings)
+        self.client.xadd(keys.COMMANDS, message.to_fields())
+
+
+def test_from_rtsp_to_redis(camera, redis_url, openvino_weights):
+    """Given the demo camera and one that refuses, people become tracks and crops, and a stop ends everything."""
+    site = Site(
+        redis_url,
+        openvino_weights,
+        CameraConfig(id="demo", name="Demo", url=camera.url, fps=10),
+        CameraConfig(id="away", url="rtsp://admin:S3cret@127.0.0.1:1/x"),
+    )
+    site.worker.start()
+    try:
+        started = wait_for(lambda: site.tracks(TrackPhase.START), 15, "a person")
+        early = wait_for(lambda: [c for c in site.crops("demo") if c.kind is CropKind.EARLY], 15, "an early crop")[0]
+        ended = wait_for(lambda: site.tracks(TrackPhase.END), 20, "the end of a visit")[0]
+        status = site.status("demo")
+        away = site.wait_for_state("away", CameraState.UNREACHABLE)
+        wait_for(lambda: site.status("demo").tracks > 0, 15, "somebody in view")
+    finally:
+        begun = time.monotonic()
+        site.worker.stop()
+        took = time.monotonic() - begun
+
+    assert early.track in {message.track for message in site.tracks(TrackPhase.START)}
+    assert all(message.track.startswith("demo/") for message in started)
+    picture = cv2.imdecode(np.frombuffer(site.client.get(early.picture_key), np.uint8), cv2.IMREAD_COLOR)
+    assert picture.shape[:2] == (early.height, early.width)
+    assert early.frame_width, early.frame_height == (640, 480)
+    assert ended.reason is Reason.TRACK_LOST
+    assert ended.first_seen < ended.last_seen <= ended.time - 0.7, "the last sighting, not the time of noticing"
+    assert (status.state, status.name, status.width, status.height) == (CameraState.ONLINE, "Demo", 640, 480)
+    assert status.frames > 10
+    assert status.detections > 0
+    assert status.detector_ms > 0
+    assert status.frame_age < 2
+    assert away.reason is Reason.REFUSED
+    assert away.next_retry is not None
+    assert took < 8
+
+    starts, ends = site.tracks(TrackPhase.START), site.tracks(TrackPhase.END)
+    assert sorted(m.track for m in starts) == sorted(m.track for m in ends), "every track has an end"
+    assert Reason.SHUTDOWN in {m.reason for m in ends}
+    finals = {m.track for m in ends if m.final_crop}
+    assert finals == {crop.track for crop in site.crops("demo") if crop.kind is CropKind.FINAL}
+    assert site.status("demo").state is CameraState.STOPPING
+    assert camera.clients == 0
+    kinds = {observation.kind for observation in site.observed}
+    assert {ObservationKind.CAMERA, ObservationKind.PERSON_SEEN, ObservationKind.CROP} <= kinds
+    assert b"S3cret" not in b"".join(site.client.hgetall(keys.camera("away")).values())
+
+
+def test_commands_change_what_is_watched(camera, redis_url, openvino_weights, caplog):
+    """Given a running worker without cameras, each command does its work, and a wrong one changes nothing."""
+    caplog.set_level(logging.INFO)
+    site = Site(redis_url, openvino_weights)
+    stop = threading.Event()
+    runner = threading.Thread(target=site.worker.run_forever, args=(stop,))
+    runner.start()
+    try:
+        wait_for(lambda: site.worker.redis_health().connected, 15, "a running worker")
+        site.command(CommandKind.ADD, "yard", url=camera.url, fps=5)
+        site.wait_for_state("yard", CameraState.ONLINE)
+
+        site.command(CommandKind.WATCH, "yard")
+        preview = wait_for(lambda: site.client.get(keys.preview("yard")), what="a preview")
+        assert cv2.imdecode(np.frombuffer(preview, np.uint8), cv2.IMREAD_COLOR).shape == (480, 640, 3)
+        site.command(CommandKind.UNWATCH, "yard")
+
+        connections = camera.counts.connections
+        site.command(CommandKind.CHANGE, "yard", url=camera.url, fps=5, name="Back yard")
+        wait_for(lambda: site.status("yard").name == "Back yard", what="the new name")
+        assert camera.counts.connections == connections, "a new name needs no new connection"
+
+        site.command(CommandKind.CHANGE, "yard", url=camera.url, password="S3cret-word", fps=-1)
+        site.command(CommandKind.ADD, "Not an id", url=camera.url)
+        site.command(CommandKind.REMOVE, "nobody")
+        wait_for(lambda: "no camera nobody" in caplog.text, what="the refusals")
+        assert "settings of camera yard refused: fps:" in caplog.text
+        assert "S3cret" not in caplog.text
+        assert [status.camera for status in site.worker.statuses()] == ["yard"]
+
+        site.command(CommandKind.DISABLE, "yard")
+        site.wait_for_state("yard", CameraState.DISABLED)
+        wait_for(lambda: camera.clients == 0, what="the end of the session")
+        site.command(CommandKind.ENABLE, "yard")
+        site.wait_for_state("yard", CameraState.ONLINE)
+
+        site.command(CommandKind.REMOVE, "yard")
+        wait_for(lambda: not site.client.exists(keys.camera("yard")), what="removal")
+        wait_for(lambda: camera.clients == 0, what="the end of the session")
+    finally:
+        stop.set()
+        runner.join(10)
+    assert not runner.is_alive()
+
+
+def test_missing_weights_stop_the_start_before_anything_runs(redis_url, tmp_path, monkeypatch):
+    monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path))
+    site = Site(redis_url, "yolo26n.pt")
+    before = threading.active_count()
+
+    with pytest.raises(WeightsUnavailable):
+        site.worker.start()
+    site.worker.stop()
+
+    assert threading.active_count() == before
