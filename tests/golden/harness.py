@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,17 @@ from vlm_engine.sequence import OutputSequence
 
 TIE = 1e-4
 """Where the reference's two best logits are closer than this, either token is right."""
+
+
+@dataclass
+class Comparisons:
+    """What :func:`assert_same` compared in this session: tokens, and outputs that parted from the reference at a tie."""
+
+    tokens: int = 0
+    ties: int = 0
+
+
+COMPARED = Comparisons()
 
 
 def picture(seed: int, width: int, height: int) -> Image.Image:
@@ -79,8 +91,9 @@ class Harness:
             preprocess._processor = self._processor = self.checkpoint.processor
         preprocess._processor = self._processor
         images = []
+        copies = 2 if len(rendered.images) > 1 and self.checkpoint.family.counts_images else 1
         for image in rendered.images:
-            packed = preprocess._process(image, self.config.max_pixels, options)
+            packed = preprocess._process(image, self.config.max_pixels, options, copies)
             images.append(
                 preprocess.ProcessedImage(
                     packed.content_hash, packed.token_ids, packed.feature_indices, preprocess._unpack(packed)
@@ -138,15 +151,21 @@ class Harness:
 
 
 class Reference:
-    """transformers.generate, eager attention, on the same weights."""
+    """transformers.generate on the same weights.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the checkpoint.
+        attention: eager, the plainest; "sdpa" where its score matrices would not fit into memory.
+    """
+
+    def __init__(self, path: Path, attention: str = "eager") -> None:
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
-        self.vision = (path / "preprocessor_config.json").exists()
+        self.vision = "vision_config" in json.loads((path / "config.json").read_text())
         auto = AutoModelForImageTextToText if self.vision else AutoModelForCausalLM
-        self.model = auto.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+        self.model = auto.from_pretrained(path, dtype=torch.float32, attn_implementation=attention).eval()
         self.processor = (AutoProcessor if self.vision else AutoTokenizer).from_pretrained(path)
+        self.prompt_ids: list[int] = []
 
     def generate(
         self, messages: list[dict[str, Any]], max_tokens: int, **options: Any
@@ -163,6 +182,10 @@ class Reference:
             for m in messages
         ]
         text = self.processor.apply_chat_template(template, add_generation_prompt=True, tokenize=False)
+        return self.complete(text, images, max_tokens, **options)
+
+    def complete(self, text: str, images: list[Any], max_tokens: int, **options: Any) -> tuple[list[int], list[float]]:
+        """As :meth:`generate`, for a text that holds the family's placeholders already."""
         if self.vision:
             inputs = self.processor(
                 text=[text],
@@ -173,7 +196,7 @@ class Reference:
             )
         else:
             inputs = self.processor(text, return_tensors="pt", add_special_tokens=False)
-        self.prompt_length = inputs["input_ids"].shape[1]
+        self.prompt_ids = inputs["input_ids"][0].tolist()
         with torch.inference_mode():
             out = self.model.generate(
                 **inputs,
@@ -187,13 +210,18 @@ class Reference:
                 return_dict_in_generate=True,
             )
         best = [step[0].topk(2).values for step in out.logits]
-        return out.sequences[0, self.prompt_length :].tolist(), [float(b[0] - b[1]) for b in best]
+        return out.sequences[0, len(self.prompt_ids) :].tolist(), [float(b[0] - b[1]) for b in best]
 
 
-def assert_same(got: list[int], expected: tuple[list[int], list[float]]) -> None:
-    """The same tokens; they may part only where the reference's two best logits are a tie."""
+def assert_same(got: list[int], expected: tuple[list[int], list[float]], compared: Comparisons = COMPARED) -> None:
+    """The same tokens; they may part only where the reference's two best logits are a tie, and such places are counted.
+
+    What follows a tie is not comparable: the two go on from different texts.
+    """
     tokens, gaps = expected
     for place, (ours, theirs) in enumerate(zip(got, tokens, strict=True)):
+        compared.tokens += 1
         if ours != theirs:
             assert gaps[place] < TIE, f"token {place}: {ours} instead of {theirs}, logits {gaps[place]:.6f} apart"
+            compared.ties += 1
             return

@@ -1,0 +1,42 @@
+"""Golden tests: one torch thread, and a count of what was compared."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.golden.harness import COMPARED
+
+TIES_PER_TOKEN = 1 / 1000
+"""More ties than this would mean that a real difference hides behind them."""
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_torch_thread():
+    """Layers this small lose more in waiting for a second thread than they win by it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def all_torch_threads():
+    """For the few tests with large layers."""
+    torch.set_num_threads(torch.get_num_interop_threads())
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ties_are_few():
+    """After the last test: DESIGN 3.6 has ties counted."""
+    yield
+    assert COMPARED.ties <= max(2, COMPARED.tokens * TIES_PER_TOKEN), COMPARED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if COMPARED.tokens:
+        terminalreporter.write_line(
+            f"golden: {COMPARED.tokens:,} tokens compared with transformers.generate, {COMPARED.ties} ties of its logits"
+        )
