@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
+from contextlib import suppress
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,6 +17,8 @@ from api.errors import ApiError
 _log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+DRAIN_S = 2.0
 
 SECURITY_HEADERS = {
     # No inline script or style, nothing from elsewhere, no framing. blob: holds the camera pictures the page fetched.
@@ -97,7 +101,8 @@ class BodyLimit:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > self._limit:
-                await self._drain(receive)
+                if message.get("more_body", False):
+                    await self._drain(receive)
                 raise self._refusal()
             return message
 
@@ -110,8 +115,10 @@ class BodyLimit:
     async def _drain(self, receive: Receive) -> None:
         """Reads on for a while: closing with unread data resets the connection, and the client never sees the 413."""
         left = 2 * self._limit
-        while left > 0:
-            message = await receive()
-            left -= len(message.get("body", b""))
-            if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body", False):  # also the end of a connection
+                        return

@@ -75,7 +75,7 @@ class CameraCard {
     const reason = reasonWords(camera);
     setText(this.reason, reason);
     setShown(this.reason, reason !== "");
-    setText(this.placeholder, placeholderWords(camera, label));
+    setText(this.placeholder, placeholderWords(camera));
   }
 
   #showPicture(shown) {
@@ -194,8 +194,7 @@ function reasonWords(camera) {
   return words.join(" ");
 }
 
-function placeholderWords(camera, label) {
+function placeholderWords(camera) {
   if (!camera.enabled) return "Switched off";
-  if (camera.state === "online" && !camera.stale) return "Waiting for a picture";
-  return label;
+  return camera.state === "online" && !camera.stale ? "Waiting for a picture" : "No picture";
 }

@@ -60,25 +60,24 @@ export class EventFeed extends EventTarget {
     if (!card && this.#next !== null && this.#olderThanShown(event)) return;
     this.#merge([event], { fresh: true });
     this.#settle();
-    if (change.kind === "event.created") setText(this.announcer, `Somebody at ${this.#nameOf(event.camera)}`);
+    if (change.kind === "event.created") setText(this.announcer, `Somebody at ${this.nameOf(event.camera)}`);
   }
 
   /** Cameras by name, for the filter and the cards. */
-  showCameras(cameras) {
-    const names = new Map(cameras.map((camera) => [camera.id, camera.name]));
+  showCameras(names) {
     if (sameEntries(names, this.#names)) return;
     this.#names = names;
     const options = [new Option("All cameras", "")];
     for (const [id, name] of names) options.push(new Option(name, id, false, id === this.#camera));
     this.filter.replaceChildren(...options);
-    for (const card of this.#cards.values()) card.show(card.event, this.#nameOf(card.event.camera));
+    for (const card of this.#cards.values()) card.show(card.event, this.nameOf(card.event.camera));
   }
 
   tick() {
     for (const card of this.#cards.values()) card.tick();
   }
 
-  #nameOf(camera) {
+  nameOf(camera) {
     return this.#names.get(camera) ?? camera;
   }
 
@@ -112,9 +111,9 @@ export class EventFeed extends EventTarget {
     for (const event of events) {
       let card = this.#cards.get(event.id);
       if (card) {
-        card.show(event, this.#nameOf(event.camera));
+        card.show(event, this.nameOf(event.camera));
       } else {
-        card = new EventCard(event, this.#nameOf(event.camera), fresh);
+        card = new EventCard(event, this.nameOf(event.camera), fresh);
         card.button.addEventListener("click", () => {
           this.dispatchEvent(new CustomEvent("select", { detail: card.event }));
         });

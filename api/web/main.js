@@ -19,7 +19,6 @@ const details = new Details();
 const strip = new QueueStrip();
 const stream = new LiveStream(CHANGES);
 const notice = byId("notice");
-let names = new Map();
 
 const troubles = new Map();
 
@@ -39,10 +38,11 @@ async function attempt(name, work) {
 }
 
 grid.addEventListener("cameras", ({ detail }) => {
-  names = new Map(detail.map((camera) => [camera.id, camera.name]));
-  feed.showCameras(detail);
+  const names = new Map(detail.map((camera) => [camera.id, camera.name]));
+  feed.showCameras(names);
+  strip.names = names;
 });
-feed.addEventListener("select", ({ detail }) => details.open(detail, names.get(detail.camera) ?? detail.camera));
+feed.addEventListener("select", ({ detail }) => details.open(detail, feed.nameOf(detail.camera)));
 feed.addEventListener("changed", ({ detail }) => details.update(detail));
 stream.addEventListener("state", ({ detail }) => {
   byId("link").dataset.state = detail;

