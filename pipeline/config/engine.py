@@ -62,6 +62,12 @@ class DescriberConfig(Section):
         2, title="At once", description="Crops that one serve process describes at once.", ge=1, le=64
     )
     timeout_s: float = Field(60.0, title="Timeout", description="Longest time for one description.", gt=0)
+    processor_options: dict[str, bool | int | float | str] = Field(
+        {},
+        title="Processor options",
+        description="For the model's own picture processor, in-process only; do_image_splitting: false makes SmolVLM "
+        "read a crop as one tile of 64 tokens instead of ten times as many.",
+    )
 
 
 class StoreConfig(Section):

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipeline.config import WatchwordConfig
-from pipeline.config.problems import Path, Problem, children, dotted, kind_at, nearest, unknown_key
+from pipeline.config.problems import Path, Problem, dotted, is_composite, kind_at, nearest, unknown_key
 from pipeline.config.raw import RawConfig, read_variable
 
 PREFIX = "WATCHWORD_"
@@ -61,7 +61,7 @@ def _refuse_unknown(variable: str, name: str, raw: RawConfig) -> None:
 
 def _override(path: Path, text: str, variable: str, raw: RawConfig) -> None:
     value: Any = text
-    if text and children(kind_at(WatchwordConfig, path)) != (None, None):
+    if text and is_composite(kind_at(WatchwordConfig, path)):
         try:
             value = json.loads(text)
         except json.JSONDecodeError:

@@ -81,6 +81,11 @@ def kind_at(root: type[Section], path: Path) -> Any:
     return kind
 
 
+def is_composite(kind: Any) -> bool:
+    """Whether values are sections, lists or mappings, so that text for them must be JSON."""
+    return children(kind) != (None, None) or getattr(kind, "__origin__", None) is dict
+
+
 def is_secret(kind: Any) -> bool:
     """Whether values of this annotation must never be shown."""
     return kind is SecretStr or SecretStr in get_args(kind)

@@ -138,6 +138,7 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
         "WATCHWORD_SERVER__API_KEYS": '["k-1", "k-2"]',
         "WATCHWORD_ENGINE__MODEL": "{not json}",
         "WATCHWORD_STORE__DATA_DIR": "/data",
+        "WATCHWORD_DESCRIBER__PROCESSOR_OPTIONS": '{"do_image_splitting": false}',
         "WATCHWORD_ENGINE__NUM_THREADS": "",
         "WATCHWORD_REDIS__URL_FILE": str(secret),
         "WATCHWORD_CACHE": "/somewhere",
@@ -151,6 +152,7 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
     assert config.engine.model == "{not json}"
     assert config.engine.num_threads is None
     assert config.store.data_dir == Path("/data")
+    assert config.describer.processor_options == {"do_image_splitting": False}
     assert config.redis.url is not None and config.redis.url.get_secret_value() == "redis://:pw1234@h:1/0"
 
 

@@ -1,0 +1,86 @@
+"""``watchword serve``: the serving side as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pipeline.cli.errors import UsageProblem
+from pipeline.cli.signals import STOP_SIGNALS
+from pipeline.config import WatchwordConfig
+from pipeline.config.load import load_config
+
+if TYPE_CHECKING:
+    from pipeline.cli.serve_runtime import ServeRuntime
+
+logger = logging.getLogger("watchword.serve")
+
+
+def run_serve(path: Path | None, *, model: str | None, host: str | None, port: int | None, cameras: bool) -> int:
+    """0: ended when asked; 1: the engine broke. Raises what has a readable reason: ConfigProblem, UsageProblem,
+    ModelLoadError, ConfigError."""
+    config = with_options(load_config(path), model=model, host=host, port=port)
+    if cameras and config.redis.url is None:
+        raise UsageProblem(
+            "serve needs redis.url (or WATCHWORD_REDIS__URL), the same as ingest. --no-cameras serves the model alone; "
+            "`watchword up` brings a Valkey of its own"
+        )
+    from pipeline.cli.serve_runtime import EngineDied, ServeRuntime
+
+    runtime = ServeRuntime(config, cameras=cameras, on_progress=lambda text: logger.info("model: %s", text))
+    try:
+        asyncio.run(_serve(runtime))
+    except EngineDied:
+        return 1
+    except OSError as error:
+        where = f"{config.server.host}:{config.server.port}"
+        raise UsageProblem(f"can't listen on {where}, or write the data folder: {error.strerror or error}") from None
+    if runtime.loading or runtime.stuck:
+        _leave_at_once()
+    return 0
+
+
+def _leave_at_once() -> NoReturn:
+    """Nothing interrupts a load or a step, and Python would wait for their threads at its end."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    logging.shutdown()
+    os._exit(0)
+
+
+def with_options(
+    config: WatchwordConfig, *, model: str | None = None, host: str | None = None, port: int | None = None
+) -> WatchwordConfig:
+    """Command-line options over the configuration. They are valid by themselves: typer checked them."""
+    engine = config.engine.model_copy(update={} if model is None else {"model": model})
+    given = {"host": host, "port": port}
+    server = config.server.model_copy(update={name: value for name, value in given.items() if value is not None})
+    return config.model_copy(update={"engine": engine, "server": server})
+
+
+async def _serve(runtime: ServeRuntime) -> None:
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, runtime.request_stop)
+    try:
+        await runtime.start()
+        logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)
+        waiting = asyncio.create_task(_say_when_ready(runtime))
+        try:
+            await runtime.wait()
+        finally:
+            waiting.cancel()
+        logger.info("stopping")
+    finally:
+        await runtime.stop()
+
+
+async def _say_when_ready(runtime: ServeRuntime) -> None:
+    await runtime.ready()
+    engine = runtime.engine
+    if engine is not None:
+        logger.info("model %s is ready (%d tokens of context)", engine.model_name, engine.max_model_len)
