@@ -25,9 +25,14 @@ class CommandListener:
     def __init__(self, url: str, handle: Callable[[CommandMessage], None]) -> None:
         self._client = sync_client(url)
         self._handle = handle
+        self._reader: CommandReader | None = None
         self._stopping = threading.Event()
         self._failures = ThrottledLogger(log)
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
+
+    def listen_from_now(self) -> None:
+        """Commands sent from now on will be handled once the thread runs. Waits for Redis a few seconds at most."""
+        self._reader = CommandReader(self._client)
 
     def start(self) -> None:
         self._thread.start()
@@ -44,7 +49,7 @@ class CommandListener:
             self._client.close()
 
     def _run(self) -> None:
-        reader = CommandReader(self._client)
+        reader = self._reader or CommandReader(self._client)
         while not self._stopping.is_set():
             try:
                 commands = reader.read(BLOCK_MS)

