@@ -36,7 +36,7 @@ class EngineConfig:
         max_pixels: pixel cap of an input picture, checked before it is decoded.
         preprocess_workers: processes that decode and resize pictures; None = 1 on 4 cores or fewer, else 2.
         num_threads: torch threads of the engine; None leaves torch's default.
-        attention_backend: "auto" or "torch".
+        attention_backend: "auto", "torch" (any device) or "triton" (CUDA).
         seed: base of the random streams of requests that bring no seed of their own.
         watchdog_s: a request that makes no progress for so many seconds is failed.
     """
@@ -68,7 +68,7 @@ class EngineConfig:
         if not self.model:
             raise ConfigError("model is empty; give a local folder or a hub id")
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
-        _one_of("attention_backend", self.attention_backend, ("auto", "torch"))
+        _one_of("attention_backend", self.attention_backend, ("auto", "torch", "triton"))
         for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_queued_requests", "prefill_quantum"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, allowed is 1 or more")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from vlm_engine import scheduler
-from vlm_engine.encoder_cache import EncoderCache, ImageFeatures
+from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.errors import InvalidRequestError
 from vlm_engine.kv_blocks import BlockPool
 from vlm_engine.outputs import FinishReason
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import torch
 
     from vlm_engine.config import EngineConfig
+    from vlm_engine.encoder_task import EncoderTask
     from vlm_engine.metrics import EngineMetrics
+    from vlm_engine.prompt import ImageInput
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,9 @@ class Runner(Protocol):
 
     num_blocks: int
 
-    def encode(self, inputs: Mapping[str, torch.Tensor]) -> ImageFeatures: ...
+    def encoder_slices(self, inputs: Mapping[str, torch.Tensor]) -> int: ...
+
+    def start_encode(self, inputs: Mapping[str, torch.Tensor]) -> EncoderTask: ...
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
 
@@ -76,6 +80,8 @@ class EngineCore:
         self._running: dict[str, Request] = {}
         self._waiting: dict[str, Request] = {}
         self._usual_step = 0.0
+        self._tasks: dict[bytes, EncoderTask] = {}
+        self._slice_rate = 0.0
         self.step_time: StepTimeModel | None = None
         self._budget = Budget(
             config.max_num_batched_tokens,
@@ -149,6 +155,7 @@ class EngineCore:
         """Ends everything."""
         for request_id in {s.request.request_id for s in self._sequences.values()}:
             self.abort(request_id)
+        self._drop_unwanted_tasks()
 
     def step(self) -> bool:
         """One step: plan, execute, apply.
@@ -195,6 +202,7 @@ class EngineCore:
             encoded=cache.encoded,
             encoder_free=cache.free,
             encoder_need=lambda request, start: cache.need(request.spans, start),
+            encoder_work=self._encoder_work,
         )
 
     def _prefix_hit(self, request: Request) -> PrefixHit:
@@ -243,29 +251,63 @@ class EngineCore:
             self.metrics.observe("request_queue_time_seconds", now - request.arrival_time, **_class(request))
 
     def _encode(self, plan: Plan) -> float:
-        """Runs the plan's pictures. A picture that can't be encoded fails its request alone."""
+        """Runs the plan's slices. A picture that can't be encoded fails its request alone."""
+        self._drop_unwanted_tasks()
         started = time.monotonic()
         for encode in plan.encodes:
-            request = encode.request
-            if request.state is not RequestState.RUNNING or request.prompt is None:
-                continue
-            span, image = request.spans[encode.image], request.prompt.images[encode.image]
-            try:
-                features = self.runner.encode(image.inputs)
-                if len(features.rows) != image.num_tokens:
-                    raise ValueError(f"{len(features.rows)} feature rows for {image.num_tokens} image tokens")
-            except Exception:
-                logger.exception("encoding a picture of request %s failed", request.request_id)
-                self.fail(request.request_id, "encoding a picture failed")
-                continue
-            self.encoder_cache.put(span.content_hash, features)
-            request.passed_over = 0
-            request.progress_time = time.monotonic()
-            self.metrics.inc("encoder_items")
+            if encode.request.state is RequestState.RUNNING and encode.request.prompt is not None:
+                self._encode_slices(encode, encode.request.prompt.images[encode.image])
         seconds = time.monotonic() - started
         if plan.encodes:
             self.metrics.observe("encoder_seconds", seconds)
         return seconds
+
+    def _encode_slices(self, encode: scheduler.Encode, image: ImageInput) -> None:
+        request, key = encode.request, image.content_hash
+        started = time.monotonic()
+        try:
+            task = self._tasks.get(key)
+            if task is None:
+                task = self._tasks[key] = self.runner.start_encode(image.inputs)
+            features = None
+            for _ in range(encode.slices):
+                features = task.advance()
+                if features is not None:
+                    break
+            if features is not None and len(features.rows) != image.num_tokens:
+                raise ValueError(f"{len(features.rows)} feature rows for {image.num_tokens} image tokens")
+        except Exception:
+            logger.exception("encoding a picture of request %s failed", request.request_id)
+            self._tasks.pop(key, None)
+            self.fail(request.request_id, "encoding a picture failed")
+            return
+        now = time.monotonic()
+        self._learn_slice_time((now - started) / encode.slices, image.cost / task.slices)
+        request.passed_over, request.progress_time = 0, now
+        self.metrics.inc("encoder_slices", encode.slices)
+        if features is not None:
+            del self._tasks[key]
+            self.encoder_cache.put(key, features)
+            self.metrics.inc("encoder_items")
+
+    def _encoder_work(self, request: Request, index: int) -> tuple[float, int]:
+        """Predicted seconds of a slice of this picture (0 = nothing measured yet), and how many slices are left."""
+        if request.prompt is None:
+            return 0.0, 1
+        image = request.prompt.images[index]
+        task = self._tasks.get(image.content_hash)
+        total = task.slices if task is not None else self.runner.encoder_slices(image.inputs)
+        done = task.done if task is not None else 0
+        return self._slice_rate * image.cost / total, max(1, total - done)
+
+    def _learn_slice_time(self, seconds: float, cost: float) -> None:
+        rate = seconds / max(cost, 1.0)
+        self._slice_rate = 0.8 * self._slice_rate + 0.2 * rate if self._slice_rate else rate
+
+    def _drop_unwanted_tasks(self) -> None:
+        """Ends tasks whose pictures nobody waits for any more (aborted, failed, preempted)."""
+        for key in [key for key in self._tasks if not self.encoder_cache.wanted(key)]:
+            self._tasks.pop(key).abort()
 
     def _forward(self, chunks: Sequence[Chunk]) -> tuple[torch.Tensor, float]:
         """The packed forward, predicted and measured. Gives the logits and the predicted seconds."""

@@ -63,6 +63,11 @@ class EncoderCache:
         entry = self._entries.get(content_hash)
         return entry is not None and entry.features is not None
 
+    def wanted(self, content_hash: bytes) -> bool:
+        """Whether a running request holds the picture and its features aren't there yet."""
+        entry = self._entries.get(content_hash)
+        return entry is not None and bool(entry.holders) and entry.features is None
+
     def get(self, content_hash: bytes) -> ImageFeatures:
         """The features of an encoded picture (KeyError otherwise)."""
         entry = self._entries[content_hash]

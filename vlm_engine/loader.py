@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from vlm_engine import attention
+from vlm_engine.encoder_task import SlicedEncoder
 from vlm_engine.errors import ConfigError, ModelLoadError
 from vlm_engine.families import Family, family_of
 
@@ -34,11 +35,13 @@ class Checkpoint:
     Attributes:
         processor: the checkpoint's own processor, None for text models.
         generation: defaults of sampling that the checkpoint ships.
+        encoder: the vision tower, cut into slices.
     """
 
     name: str
     config: PretrainedConfig
     family: Family
+    encoder: SlicedEncoder
     tokenizer: Any
     processor: Any | None
     generation: GenerationConfig
@@ -85,6 +88,7 @@ def load(config: EngineConfig, progress: Callable[[str], None] = lambda text: No
         name=Path(config.model).name if Path(config.model).is_dir() else config.model,
         config=hf_config,
         family=family,
+        encoder=SlicedEncoder(family, model),
         tokenizer=tokenizer,
         processor=processor,
         generation=model.generation_config,

@@ -42,6 +42,7 @@ SPECS: Mapping[str, Spec] = {
     "num_preemptions": Spec("counter", "Requests preempted (recomputed later)."),
     "request_finished": Spec("counter", "Requests ended.", ("finished_reason", "class")),
     "encoder_items": Spec("counter", "Pictures encoded."),
+    "encoder_slices": Spec("counter", "Slices of pictures' encodings."),
     "engine_steps": Spec("counter", "Engine steps."),
     "time_to_first_token_seconds": Spec("histogram", "From arrival to the first token.", ("class",), SECONDS),
     "inter_token_latency_seconds": Spec("histogram", "Gap between two tokens of one output.", ("class",), SECONDS),

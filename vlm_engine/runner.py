@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from vlm_engine import attention
 from vlm_engine.attention import AttentionBackend, KVCache, StepMetadata
 from vlm_engine.attention.torch_backend import TorchBackend
 from vlm_engine.encoder_cache import EncoderCache, ImageFeatures
+from vlm_engine.encoder_task import EncoderTask
 from vlm_engine.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,11 +61,14 @@ class ModelRunner:
         self, checkpoint: Checkpoint, config: EngineConfig, encoder_cache: EncoderCache, num_blocks: int
     ) -> None:
         self.family = checkpoint.family
+        self._encoder = checkpoint.encoder
         self.device = checkpoint.device
         self.dtype = checkpoint.dtype
         self.shape = ModelShape.of(checkpoint.family.text_config)
         self.block_size = config.block_size
-        self.backend = make_backend(config.attention_backend, checkpoint.device)
+        self.backend = make_backend(
+            config.attention_backend, self.shape, config.block_size, checkpoint.dtype, checkpoint.device
+        )
         self.num_blocks = num_blocks
         self._features = encoder_cache
         s = self.shape
@@ -72,11 +76,20 @@ class ModelRunner:
             s.layers, self.num_blocks, config.block_size, s.kv_heads, s.head_dim, self.dtype, self.device
         )
 
+    def encoder_slices(self, inputs: Mapping[str, torch.Tensor]) -> int:
+        """Into how many slices a picture's encoding is cut."""
+        return self._encoder.count_slices(inputs)
+
+    def start_encode(self, inputs: Mapping[str, torch.Tensor]) -> EncoderTask:
+        """A task that encodes one picture's processor outputs, nothing run yet."""
+        return self._encoder.start({name: tensor.to(self.device, non_blocking=True) for name, tensor in inputs.items()})
+
     def encode(self, inputs: Mapping[str, torch.Tensor]) -> ImageFeatures:
-        """Runs the vision tower on one picture's processor outputs."""
-        moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in inputs.items()}
-        features = self.family.encode(moved)
-        return ImageFeatures(features.rows.to(self.dtype), tuple(level.to(self.dtype) for level in features.deepstack))
+        """Encodes one picture to its end."""
+        task = self.start_encode(inputs)
+        while (features := task.advance()) is None:
+            pass
+        return features
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """One packed forward.
@@ -164,9 +177,18 @@ def chunk_positions(request: Request, start: int, end: int) -> torch.Tensor:
     return torch.cat([inside, after.expand(prompt.positions.shape[0], -1)], dim=1)
 
 
-def make_backend(name: str, device: torch.device) -> AttentionBackend:
-    """ "auto" is the torch backend until another is proven faster on a device. Raises :class:`ConfigError`."""
-    backends: dict[str, Callable[[], AttentionBackend]] = {"auto": TorchBackend, "torch": TorchBackend}
-    if name not in backends:
-        raise ConfigError(f"attention_backend is {name!r}, available are {', '.join(sorted(backends))}")
-    return backends[name]()
+def make_backend(
+    name: str, shape: ModelShape, block_size: int, dtype: torch.dtype, device: torch.device
+) -> AttentionBackend:
+    """ "auto" is the torch backend until another is proven faster on a device.
+
+    Raises:
+        ConfigError: the backend doesn't cover the device, the model or the block size.
+    """
+    if name != "triton":
+        return TorchBackend()
+    try:
+        from vlm_engine.attention.triton_backend import AttentionShape, TritonBackend
+    except ImportError as error:
+        raise ConfigError(f'attention_backend is "triton", which needs the package triton: {error}') from error
+    return TritonBackend(AttentionShape(shape.heads, shape.kv_heads, shape.head_dim, block_size, dtype), device)

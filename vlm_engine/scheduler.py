@@ -32,8 +32,7 @@ class Budget:
         seqs: most running requests (``max_num_seqs``).
         quantum: prefill tokens per turn of the round-robin.
         long_prefill: most prefill tokens of one request in a step; 0 = no such bound.
-        images_beside_decodes: pictures encoded in a step that also decodes.
-        images_alone: pictures encoded in a step in which nobody waits for a token.
+        encoder_seconds_alone: how long a step encodes while nobody waits for a token; short, because somebody may come.
         target_seconds: how long a step that decodes may take (``target_itl_ms``); None = only tokens count.
         step_time: predicts how long a step takes; needed for a target.
         least_prefill: prefill tokens that a step gets even when its time is spent, so that prefill always advances.
@@ -43,8 +42,7 @@ class Budget:
     seqs: int
     quantum: int = 256
     long_prefill: int = 0
-    images_beside_decodes: int = 1
-    images_alone: int = 4
+    encoder_seconds_alone: float = 0.25
     target_seconds: float | None = None
     step_time: StepTimeModel | None = None
     least_prefill: int = 16
@@ -70,6 +68,7 @@ class SchedulerState:
         encoded: whether a picture's features are there.
         encoder_free: bytes of the encoder cache not held by running requests.
         encoder_need: bytes that a request's pictures would add to what is held, given the tokens already computed.
+        encoder_work: predicted seconds of one slice of a request's picture (0 = not known yet), and slices left.
     """
 
     running: Sequence[Request]
@@ -81,6 +80,7 @@ class SchedulerState:
     encoded: Callable[[bytes], bool]
     encoder_free: int
     encoder_need: Callable[[Request, int], int]
+    encoder_work: Callable[[Request, int], tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,11 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """One picture of a request is encoded."""
+    """Some slices of one picture of a request."""
 
     request: Request
     image: int
+    slices: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class _Draft:
     running: list[Request]
     used_tokens: int = 0
     used_seconds: float = 0.0
+    decode_seconds: float = 0.0
     granted: dict[str, int] = field(default_factory=dict)
     encodes: list[Encode] = field(default_factory=list)
     admissions: list[Admission] = field(default_factory=list)
@@ -166,7 +168,7 @@ def plan(state: SchedulerState, budget: Budget) -> Plan:
     _serve_decodes(state, draft)
     draft.used_tokens = len(draft.decodes)
     if budget.step_time is not None:
-        draft.used_seconds = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
+        draft.decode_seconds = draft.used_seconds = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
     starts = {r.key: r.computed for r in draft.prefills}
     _share_prefill(state, budget, draft, starts)
     if not draft.preemptions:
@@ -242,20 +244,32 @@ def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
 
 
 def _choose_encodes(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
-    """Pass 3. The next picture of each prefill by turn, each picture once however many requests hold it."""
-    room = budget.images_beside_decodes if draft.decodes else budget.images_alone
+    """Pass 3. Slices of the next pictures, by turn, in the time the step has for them; at least one slice."""
+    left = _encoder_seconds(budget, draft)
     chosen: set[bytes] = set()
     for request in draft.prefills:
         for index, span in enumerate(request.spans):
-            if room == 0:
-                return
             if span.end <= starts[request.key] or span.content_hash in chosen or state.encoded(span.content_hash):
                 continue
+            cost, remaining = state.encoder_work(request, index)
+            fitting = int(max(left, 0.0) / cost) if cost > 0 else 0
+            slices = min(max(fitting, 0 if draft.encodes else 1), remaining)
+            if slices == 0:
+                return
             chosen.add(span.content_hash)
-            draft.encodes.append(Encode(request, index))
-            room -= 1
-            if draft.decodes:
-                break
+            draft.encodes.append(Encode(request, index, slices))
+            left -= slices * cost
+            if slices < remaining:
+                return
+
+
+def _encoder_seconds(budget: Budget, draft: _Draft) -> float:
+    """What a step may spend on pictures: beside decodes the rest of the target, or without one as much as they take."""
+    if not draft.decodes:
+        return budget.encoder_seconds_alone
+    if budget.target_seconds is not None:
+        return budget.target_seconds - draft.used_seconds
+    return draft.decode_seconds
 
 
 def _admit(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:

@@ -17,7 +17,7 @@ class StepRecord:
         seconds: wall time; ``encoder_seconds`` is the part spent on pictures.
         predicted_seconds: what the step-time model said of the rest; 0 without a model.
         decode_tokens, prefill_tokens: new tokens by kind.
-        images: pictures encoded.
+        images: pictures of which slices were encoded.
         running, waiting: requests after the step's admissions.
         preemptions: requests preempted in it.
     """

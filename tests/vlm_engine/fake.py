@@ -42,6 +42,29 @@ class FakeTokenizer:
         return "".join(chr(ord("a") + i % 26) for i in ids)
 
 
+class FakeTask:
+    """Three slices a picture."""
+
+    slices = 3
+
+    def __init__(self, runner: FakeRunner, inputs) -> None:
+        self._runner = runner
+        self._inputs = inputs
+        self.done = 0
+        self.aborted = False
+
+    def advance(self) -> ImageFeatures | None:
+        assert not self.aborted
+        self.done += 1
+        if self.done < self.slices:
+            return None
+        self._runner.encoded.append(self._inputs["name"])
+        return ImageFeatures(rows=[None] * self._inputs["rows"])
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
 class FakeRunner:
     """Writes tokens into page slots and checks that each chunk's whole context lies where its block table says."""
 
@@ -53,12 +76,13 @@ class FakeRunner:
         self.encoded: list[bytes] = []
         self.fail_images: set[bytes] = set()
 
-    def encode(self, inputs) -> ImageFeatures:
-        name = inputs["name"]
-        if name in self.fail_images:
+    def encoder_slices(self, inputs) -> int:
+        return FakeTask.slices
+
+    def start_encode(self, inputs) -> FakeTask:
+        if inputs["name"] in self.fail_images:
             raise RuntimeError("this picture can't be encoded")
-        self.encoded.append(name)
-        return ImageFeatures(rows=[None] * inputs["rows"])
+        return FakeTask(self, inputs)
 
     def forward(self, chunks: Sequence[Chunk]) -> list[int]:
         for chunk in chunks:

@@ -196,8 +196,7 @@ async def test_an_exception_in_one_requests_stage_fails_it_alone(engine, monkeyp
     good = asyncio.create_task(collect(engine, user("I am fine."), SamplingParams(temperature=0, max_tokens=60)))
     marker = {"encode": user(picture(77, 64, 64), "x"), "sample": user("bad"), "detokenize": user("bad")}[stage]
     if stage == "encode":
-        original = engine._core.runner.encode
-        monkeypatch.setattr(engine._core.runner, "encode", lambda inputs: 1 / 0)
+        monkeypatch.setattr(engine._core.runner, "start_encode", lambda inputs: 1 / 0)
     elif stage == "sample":
         original = engine._core._choose
 
@@ -229,7 +228,7 @@ async def test_an_exception_in_one_requests_stage_fails_it_alone(engine, monkeyp
 
 async def test_b11_a_picture_that_failed_once_can_be_tried_again(engine, monkeypatch):
     scene = user(picture(78, 64, 64), "again")
-    monkeypatch.setattr(engine._core.runner, "encode", lambda inputs: 1 / 0)
+    monkeypatch.setattr(engine._core.runner, "start_encode", lambda inputs: 1 / 0)
     with pytest.raises(RequestFailedError):
         await collect(engine, scene)
     monkeypatch.undo()

@@ -43,6 +43,10 @@ class Family(Protocol):
         """Runs the vision tower and the connector on one picture's processor outputs."""
         ...
 
+    def items(self, inputs: Mapping[str, torch.Tensor]) -> Sequence[Mapping[str, torch.Tensor]]:
+        """Parts of a picture that can be encoded one by one, their features following each other; often just one."""
+        ...
+
     def positions(self, token_ids: Sequence[int], images: Sequence[ImageInput]) -> tuple[torch.Tensor, int]:
         """Rotary positions of a prompt: int64 ``[p, tokens]``, and what to add to an index after the prompt."""
         ...
@@ -63,3 +67,9 @@ class Family(Protocol):
 def linear_positions(count: int) -> torch.Tensor:
     """int64 ``[1, count]``: 0, 1, 2, ..."""
     return torch.arange(count)[None]
+
+
+def split_tiles(inputs: Mapping[str, torch.Tensor], dim: int) -> list[dict[str, torch.Tensor]]:
+    """One item for each tile, where every tensor has the tiles along ``dim``."""
+    count = inputs["pixel_values"].shape[dim]
+    return [{name: tensor.narrow(dim, i, 1) for name, tensor in inputs.items()} for i in range(count)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vlm_engine.encoder_cache import ImageFeatures
-from vlm_engine.families.base import linear_positions
+from vlm_engine.families.base import linear_positions, split_tiles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,6 +37,9 @@ class Idefics3Family:
             inputs["pixel_values"], inputs.get("pixel_attention_mask"), return_dict=True
         ).pooler_output
         return ImageFeatures(torch.cat(tuple(features)))
+
+    def items(self, inputs: Mapping[str, torch.Tensor]) -> Sequence[Mapping[str, torch.Tensor]]:
+        return split_tiles(inputs, 1)
 
     def positions(self, token_ids: Sequence[int], images: Sequence[ImageInput]) -> tuple[torch.Tensor, int]:
         return linear_positions(len(token_ids)), 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vlm_engine.encoder_cache import ImageFeatures
-from vlm_engine.families.base import linear_positions
+from vlm_engine.families.base import linear_positions, split_tiles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,6 +35,9 @@ class InternVLFamily:
         """``pixel_values`` float ``[tiles, 3, h, w]``; the processor already took the pictures' tile counts away."""
         features = self._model.get_image_features(inputs["pixel_values"], return_dict=True).pooler_output
         return ImageFeatures(features.flatten(0, 1))
+
+    def items(self, inputs: Mapping[str, torch.Tensor]) -> Sequence[Mapping[str, torch.Tensor]]:
+        return split_tiles(inputs, 0)
 
     def positions(self, token_ids: Sequence[int], images: Sequence[ImageInput]) -> tuple[torch.Tensor, int]:
         return linear_positions(len(token_ids)), 0

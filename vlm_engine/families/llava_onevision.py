@@ -49,6 +49,9 @@ class LlavaOnevisionFamily:
         ).pooler_output
         return ImageFeatures(torch.cat(tuple(features)))
 
+    def items(self, inputs: Mapping[str, torch.Tensor]) -> Sequence[Mapping[str, torch.Tensor]]:
+        return [inputs]
+
     def positions(self, token_ids: Sequence[int], images: Sequence[ImageInput]) -> tuple[torch.Tensor, int]:
         return linear_positions(len(token_ids)), 0
 

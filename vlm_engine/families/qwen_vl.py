@@ -36,6 +36,9 @@ class QwenVLFamily:
         levels = getattr(output, "deepstack_features", None) or ()
         return ImageFeatures(torch.cat(tuple(output.pooler_output)), tuple(torch.cat(tuple(part)) for part in levels))
 
+    def items(self, inputs: Mapping[str, torch.Tensor]) -> Sequence[Mapping[str, torch.Tensor]]:
+        return [inputs]
+
     def positions(self, token_ids: Sequence[int], images: Sequence[ImageInput]) -> tuple[torch.Tensor, int]:
         """int64 ``[3, tokens]``: temporal, height, width (M-RoPE, arXiv 2409.12191)."""
         ids = torch.tensor([token_ids])

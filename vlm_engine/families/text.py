@@ -34,6 +34,9 @@ class TextFamily:
         """Never called: pictures are refused when the prompt is prepared."""
         raise TypeError("a text model has no vision tower")
 
+    def items(self, inputs: Mapping[str, torch.Tensor]) -> Sequence[Mapping[str, torch.Tensor]]:
+        return [inputs]
+
     def positions(self, token_ids: Sequence[int], images: Sequence[ImageInput]) -> tuple[torch.Tensor, int]:
         return linear_positions(len(token_ids)), 0
 

@@ -1,0 +1,152 @@
+"""Encoding a picture as a task that the scheduler advances by slices: by independent items (tiles), and by layers.
+
+No vision tower is rewritten for that. A task runs the family's ``encode`` in a greenlet; forward hooks on the tower's
+blocks switch back to the engine after each block, hidden states stay on the task's stack, and the next slice goes on
+from there.
+
+Rules (each broken once, somewhere): the engine thread enters ``inference_mode`` outermost and tasks neither enter nor
+leave it; tasks are made, resumed and ended in that thread only; hooks act only inside a task; nothing switches inside
+a compiled or captured region. Without the ``greenlet`` package a picture's items are the only cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from vlm_engine.encoder_cache import ImageFeatures
+
+if TYPE_CHECKING:
+    from vlm_engine.families import Family
+
+try:
+    import greenlet
+except ImportError:  # a machine without it still encodes, in coarser slices
+    greenlet = None
+
+Inputs = Mapping[str, torch.Tensor]
+
+
+class EncoderTask(Protocol):
+    """A picture's encoding, some slices done.
+
+    Attributes:
+        slices: how many slices there are in all.
+        done: how many are done.
+    """
+
+    slices: int
+    done: int
+
+    def advance(self) -> ImageFeatures | None:
+        """Runs one slice; gives the features with the last one."""
+        ...
+
+    def abort(self) -> None:
+        """Ends the task and frees what it holds."""
+        ...
+
+
+class SlicedEncoder:
+    """Makes tasks for one family's vision tower.
+
+    Args:
+        family: whose ``encode`` runs.
+        model: the module that holds tower and decoder.
+    """
+
+    def __init__(self, family: Family, model: torch.nn.Module) -> None:
+        self._family = family
+        self.blocks = vision_blocks(model, family.decoder)
+        if greenlet is not None:
+            for block in self.blocks:
+                block.register_forward_hook(_hand_back)
+
+    def count_slices(self, inputs: Inputs) -> int:
+        """Slices of a picture's task."""
+        items = len(self._family.items(inputs))
+        return items if greenlet is None else items * max(1, len(self.blocks)) + 1
+
+    def start(self, inputs: Inputs) -> EncoderTask:
+        """A task for one picture's processor outputs, nothing run yet."""
+        items = self._family.items(inputs)
+        if greenlet is None:
+            return _ItemTask(self._family, items)
+        return _GreenletTask(self._family, items, max(1, len(self.blocks)))
+
+
+class _ItemTask:
+    """One slice an item."""
+
+    def __init__(self, family: Family, items: Sequence[Inputs]) -> None:
+        self._family = family
+        self._items = list(items)
+        self._parts: list[ImageFeatures] = []
+        self.slices = len(items)
+        self.done = 0
+
+    def advance(self) -> ImageFeatures | None:
+        self._parts.append(self._family.encode(self._items[self.done]))
+        self.done += 1
+        return join_features(self._parts) if self.done == self.slices else None
+
+    def abort(self) -> None:
+        self._items.clear()
+        self._parts.clear()
+
+
+class _GreenletTask:
+    """One slice a block of an item; what comes after an item's last block belongs to the next slice."""
+
+    def __init__(self, family: Family, items: Sequence[Inputs], blocks: int) -> None:
+        self.slices = len(items) * blocks + 1
+        self.done = 0
+        self._greenlet: Any = _TaskGreenlet(lambda: join_features([family.encode(item) for item in items]))
+
+    def advance(self) -> ImageFeatures | None:
+        result = self._greenlet.switch()
+        self.done = min(self.done + 1, self.slices)
+        if not self._greenlet.dead:
+            return None
+        self.done = self.slices
+        features: ImageFeatures = result
+        return features
+
+    def abort(self) -> None:
+        if self._greenlet and not self._greenlet.dead:
+            self._greenlet.throw()  # GreenletExit: the tower's frames unwind
+
+
+if greenlet is not None:
+
+    class _TaskGreenlet(greenlet.greenlet):  # type: ignore[misc]
+        """Marks the greenlets whose blocks hand control back."""
+
+
+def _hand_back(module: torch.nn.Module, args: Any, output: Any) -> None:
+    current = greenlet.getcurrent()
+    if isinstance(current, _TaskGreenlet):
+        current.parent.switch()
+
+
+def vision_blocks(model: torch.nn.Module, decoder: torch.nn.Module) -> tuple[torch.nn.Module, ...]:
+    """The blocks of the vision tower: of all lists of modules outside the decoder the one with the most weights."""
+    inside = {id(module) for module in decoder.modules()}
+    lists: list[torch.nn.ModuleList] = [
+        m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and id(m) not in inside
+    ]
+    return tuple(max(lists, key=_count_weights)) if lists else ()
+
+
+def _count_weights(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def join_features(parts: Sequence[ImageFeatures]) -> ImageFeatures:
+    """The features of a picture from those of its items, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    levels = zip(*(part.deepstack for part in parts), strict=True)
+    return ImageFeatures(torch.cat([part.rows for part in parts]), tuple(torch.cat(level) for level in levels))
