@@ -137,7 +137,10 @@ def vision_blocks(model: torch.nn.Module, decoder: torch.nn.Module) -> tuple[tor
     lists: list[torch.nn.ModuleList] = [
         m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and id(m) not in inside
     ]
-    return tuple(max(lists, key=_count_weights)) if lists else ()
+    if not lists:
+        return ()
+    largest: torch.nn.ModuleList = max(lists, key=_count_weights)
+    return tuple(largest)
 
 
 def _count_weights(module: torch.nn.Module) -> int:
