@@ -59,7 +59,12 @@ class DemoPlan:
         return {
             "cameras": [{"id": CAMERA, "name": "Demo camera", "url": self.camera_url}],
             "detector": {"weights": self.weights.value, "threads": 1},
-            "engine": {"model": self.model.value, "kv_cache_memory": 1 << 28, "max_num_seqs": 8},
+            "engine": {
+                "model": self.model.value,
+                "kv_cache_memory": 1 << 28,
+                "max_num_seqs": 8,
+                "num_threads": engine_threads(len(os.sched_getaffinity(0))),
+            },
             "describer": {"max_tokens": 40, "concurrency": 1, "timeout_s": 110, **self.model.describer},
             "store": {"data_dir": str(self.folder)},
             "server": {"host": HOST, "port": self.port},
@@ -139,6 +144,11 @@ def part_environ(environ: Mapping[str, str]) -> dict[str, str]:
     if kept.get("WATCHWORD_LOG_LEVEL", "info") == "info":
         kept["WATCHWORD_LOG_LEVEL"] = "warning"
     return kept
+
+
+def engine_threads(cores: int) -> int:
+    """One core is left for camera and detector: torch's threads wait for the slowest of them at every operation."""
+    return max(1, min(cores - 1, 8))
 
 
 def free_port(first: int) -> int:
