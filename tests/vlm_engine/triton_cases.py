@@ -174,7 +174,7 @@ def test_the_engine_gives_the_torch_backends_tokens(checkpoint):
         jobs = [harness.greedy(user(text), 4, name=f"{name} {text}") for text in texts]
         harness.run(core, jobs[0])
         harness.run(core, *jobs[1:])
-        assert jobs[1].finish.cached_tokens >= 8
+        assert jobs[1].finish.num_cached_tokens >= 8
         tokens[name] = [job.tokens() for job in jobs]
     assert all(len(row) == 4 for row in tokens["torch"])
     assert tokens["triton"] == tokens["torch"]
