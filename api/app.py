@@ -46,6 +46,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.page = page.Page()
     app.state.started = int(time.time())
     app.state.closing = asyncio.Event()
+    app.state.open_streams = 0
 
     install_handlers(app)
     app.add_middleware(BodyLimit, limit=services.config.server.max_body_bytes)

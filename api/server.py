@@ -33,6 +33,7 @@ class ApiServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             lifespan="off",
+            ws="none",
             timeout_graceful_shutdown=SHUTDOWN_S,
         )
         super().__init__(config)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from api.errors import ApiError
 from api.operator.parts import hub_of
 from api.services import Provided
 from api.streaming import EventStream, sse
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S = 15.0
 """Proxies and browsers close a connection that is silent for long; a comment keeps it."""
 RETRY_MS = 2000
+MAX_STREAMS = 200
+"""Each open stream holds a connection to Redis."""
 
 router = APIRouter(prefix="/api/stream", tags=["operator"])
 
@@ -39,8 +42,16 @@ async def stream_changes(
     after: Annotated[str | None, Query(max_length=64, description="As Last-Event-ID, for clients without it.")] = None,
 ) -> EventStream:
     """Changes after ``Last-Event-ID``, as far as they are still kept, then new ones as they happen."""
-    closing: asyncio.Event = request.app.state.closing
-    return EventStream(_lines(hub_of(services), last_event_id or after, closing))
+    hub, state = hub_of(services), request.app.state
+    if state.open_streams >= MAX_STREAMS:
+        message = f"{state.open_streams} event streams are open already, the bound."
+        raise ApiError(429, message, code="too_many_streams", headers={"Retry-After": "10"})
+    state.open_streams += 1
+
+    async def closed() -> None:
+        state.open_streams -= 1
+
+    return EventStream(_lines(hub, last_event_id or after, state.closing), closed)
 
 
 async def _lines(hub: CameraHub, last_id: str | None, closing: asyncio.Event) -> AsyncGenerator[bytes, None]:

@@ -42,7 +42,7 @@ def test_e10_prompt_and_limit_beyond_the_context_is_400_with_the_three_numbers(h
 
 
 def test_e10_no_limit_means_the_rest_of_the_context(http):
-    body = {"messages": user(), "temperature": 0, "ignore_eos": True}
+    body = {"messages": user("word " * (CONTEXT - 100)), "temperature": 0, "ignore_eos": True}
     usage = http.post("/v1/chat/completions", json=body, timeout=60).json()["usage"]
     assert usage["total_tokens"] == CONTEXT
 

@@ -141,3 +141,13 @@ def test_a_reader_that_leaves_lets_go_of_redis(server, station):
         until(lambda: blocked(station))
     # Not at once: a blocking read that was cancelled must not linger either.
     until(lambda: not blocked(station), 10)
+
+
+def test_streams_beyond_the_bound_are_429_until_one_ends(server, monkeypatch):
+    monkeypatch.setattr(stream_module, "MAX_STREAMS", 1)
+    with follow(server.url):
+        refused = httpx.get(f"{server.url}/api/stream")
+        assert refused.status_code == 429 and refused.headers["retry-after"]
+    until(lambda: server.app.state.open_streams == 0)
+    with follow(server.url):
+        pass
