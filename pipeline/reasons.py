@@ -42,6 +42,7 @@ class Reason(StrEnum):
     REDIS_MEMORY = "redis_memory"
     MALFORMED = "malformed"
     POISON = "failed_too_often"
+    STORE = "store_error"
     # Descriptions
     ENGINE_DOWN = "engine_down"
     ENGINE_BUSY = "engine_busy"
@@ -81,6 +82,7 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.REDIS_MEMORY: "Redis is out of memory.",
     Reason.MALFORMED: "The entry could not be read.",
     Reason.POISON: "It failed too often and was put aside.",
+    Reason.STORE: "The database or the disk failed.",
     Reason.ENGINE_DOWN: "The engine is not ready.",
     Reason.ENGINE_BUSY: "The engine's queue is full.",
     Reason.ENGINE_ERROR: "The engine failed on this crop.",

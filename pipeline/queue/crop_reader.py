@@ -21,7 +21,7 @@ from pipeline.config.redis import RedisConfig
 from pipeline.messages import CropMessage, MalformedMessage
 from pipeline.queue import keys
 from pipeline.queue.connect import block_ms
-from pipeline.queue.health import Link, QueueHealth
+from pipeline.queue.health import Link, QueueHealth, checkpoint
 from pipeline.queue.scripts import script
 from pipeline.reasons import Reason
 
@@ -106,6 +106,7 @@ class CropReader:
         async with self._turn:
             while True:
                 try:
+                    checkpoint()
                     taken = await self._take_once()
                 except redis.RedisError as error:
                     self._link.failed(error)

@@ -31,6 +31,17 @@ class QueueUnavailable(Exception):
         self.reason = reason
 
 
+def checkpoint() -> None:
+    """Raises ``asyncio.CancelledError`` when this task was cancelled and the cancellation got lost.
+
+    redis-py sends through ``asyncio.wait_for``, which before Python 3.12 drops a cancellation that comes at the very
+    moment it is done (cpython#86296). A loop that uses Redis and doesn't look would then run for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 @dataclass(frozen=True, slots=True)
 class QueueHealth:
     """Whether the last use of Redis worked, why not (REDIS_DOWN, REDIS_MEMORY), and since when that is so."""
@@ -83,9 +94,11 @@ class Link:
                 result = await operation()
             except redis.RedisError as error:
                 self.failed(error)
+                checkpoint()
                 await self.pause()
             else:
                 self.worked()
+                checkpoint()
                 return result
 
     async def once(self, operation: Callable[[], Awaitable[T]]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,14 +16,14 @@ from pipeline.messages import CameraStatus, CommandKind, CommandMessage, EventCh
 from pipeline.queue import keys
 from pipeline.queue.commands import MAX_ENTRIES as MAX_COMMANDS
 from pipeline.queue.connect import async_blocking_client, async_client, block_ms
-from pipeline.queue.health import Link, QueueHealth
+from pipeline.queue.health import Link, QueueHealth, checkpoint
 from pipeline.queue.scripts import script
 
 log = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 2.0
 """However many people watch a camera, ingest hears of it at most so often."""
-_BLOCK_MS = 5000
+_BLOCK_MS = 1000
 _BATCH = 100
 _ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
@@ -96,7 +96,7 @@ class CameraHub:
             lambda: self._client.xadd(keys.EVENTS, fields, maxlen=self._config.events_maxlen, approximate=True)
         )
 
-    async def changes(self, last_id: str | None = None) -> AsyncIterator[tuple[str, EventChange]]:
+    async def changes(self, last_id: str | None = None) -> AsyncGenerator[tuple[str, EventChange], None]:
         """Event changes with their ids, without end: those after ``last_id`` that are still kept, then new ones.
 
         None, or an id that is none (it comes from a header), means new ones only. Redis may go, restart or be flushed
@@ -105,6 +105,7 @@ class CameraHub:
         wanted = last_id.encode() if last_id is not None and _ENTRY_ID.fullmatch(last_id) else None
         position: bytes | None = None
         while True:
+            checkpoint()
             try:
                 if position is None:
                     newest = await self._newest_change()

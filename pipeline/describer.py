@@ -1,0 +1,294 @@
+"""Takes crops, has them put into words, stores the words, and only then acknowledges."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipeline.backends import BackendError, DescriptionBackend
+from pipeline.clock import Clock, SystemClock
+from pipeline.config.engine import DescriberConfig
+from pipeline.messages import ChangeKind, DescriptionState, EventChange
+from pipeline.queue.crops import CropReader, HeldCrop
+from pipeline.queue.health import QueueHealth, QueueUnavailable, checkpoint
+from pipeline.queue.hub import CameraHub
+from pipeline.reasons import Reason
+from pipeline.store import DescriptionMeta, EventRecord, EventStore, UnknownCrop
+from pipeline.store.patience import StoreLink
+
+log = logging.getLogger(__name__)
+
+PARTIAL_EVERY_S = 0.25
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 3.0
+LONGEST_RETRY_AFTER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DescriberHealth:
+    """How the describer fares.
+
+    Attributes:
+        redis: its side of the queue.
+        engine: why the last attempt had to be put off (ENGINE_DOWN, ENGINE_BUSY), NONE when the last one worked.
+        store: STORE while the database or the disk fails, else NONE.
+        running: crops that are being described.
+        described, expired, failed: crops since this process started.
+    """
+
+    redis: QueueHealth
+    engine: Reason
+    store: Reason
+    running: int
+    described: int
+    expired: int
+    failed: int
+
+
+@dataclass(slots=True)
+class _Counts:
+    running: int = 0
+    described: int = 0
+    expired: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The words so far, and how they came."""
+
+    started: float
+    text: str = ""
+    first_token_s: float = 0.0
+    told: float = field(default=float("-inf"))
+
+
+class Describer:
+    """Describes as many crops at once as configured, until cancelled. What it holds then stays unacknowledged.
+
+    Args:
+        question_of: the camera's own question, None for the default one. Asked for each crop, so that a change takes
+            effect at once.
+    """
+
+    def __init__(
+        self,
+        reader: CropReader,
+        store: EventStore,
+        hub: CameraHub,
+        backend: DescriptionBackend,
+        config: DescriberConfig,
+        *,
+        question_of: Callable[[str], str | None] = lambda camera: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._reader = reader
+        self._store = store
+        self._hub = hub
+        self._backend = backend
+        self._config = config
+        self._question_of = question_of
+        self._clock = clock or SystemClock()
+        self._storing = StoreLink("describer")
+        self._engine = Reason.NONE
+        self._counts = _Counts()
+
+    @property
+    def health(self) -> DescriberHealth:
+        counts = self._counts
+        return DescriberHealth(
+            redis=self._reader.health,
+            engine=self._engine,
+            store=Reason.NONE if self._storing.ok else Reason.STORE,
+            running=counts.running,
+            described=counts.described,
+            expired=counts.expired,
+            failed=counts.failed,
+        )
+
+    async def run(self) -> None:
+        """Until cancelled. Neither Redis, the engine, the database nor a bad crop ends it."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reader.keep_claims(), name="crop-claims")
+            for n in range(self._config.concurrency):
+                tasks.create_task(self._work(), name=f"describer-{n}")
+
+    async def _work(self) -> None:
+        while True:
+            held = await self._reader.take()
+            try:
+                await self._handle(held)
+            except Exception:
+                # Whatever is wrong with this crop, the next ones must not suffer for it.
+                log.exception("crop %s of camera %s failed", held.message.crop_id, held.message.camera)
+                await self._record_failure(held, Reason.ENGINE_ERROR)
+
+    async def _handle(self, held: HeldCrop) -> None:
+        """One crop to its end, or to the point where it's put back for another attempt."""
+        message = held.message
+        record = await self._storing.until_done(lambda: self._store.add_crop(message, held.jpeg))
+        if held.refusal == Reason.POISON:
+            await self._bury(held, Reason.POISON)
+            return
+        if held.refusal != Reason.NONE or held.jpeg is None:
+            await self._expire(held, held.refusal)
+            return
+        begun = await self._storing.until_done(lambda: self._store.begin_description(message.crop_id))
+        if begun is None:
+            # Described before its entry could be acknowledged.
+            await self._reader.settle(held)
+            await self._tell_outcome(record)
+            return
+        await self._tell(ChangeKind.UPDATED, begun)
+        await self._describe_in_time(held, held.jpeg, begun)
+
+    async def _describe_in_time(self, held: HeldCrop, jpeg: bytes, event: EventRecord) -> None:
+        """Tries until the crop's deadline while the engine is down or busy (R44, R45); a failure is recorded."""
+        attempts = 0
+        while True:
+            try:
+                self._counts.running += 1
+                text, meta = await self._describe(jpeg, event)
+            except BackendError as error:
+                if error.reason == Reason.ENGINE_ERROR:
+                    log.warning("crop %s of camera %s failed: %s", held.message.crop_id, event.camera, error)
+                    await self._record_failure(held, error.reason)
+                    return
+                self._note_engine(error.reason, str(error))
+                left = held.message.deadline - self._clock.now()
+                if left <= 0:
+                    await self._expire(held, error.reason)
+                    return
+                await asyncio.sleep(min(_pause(attempts, error.retry_after), left))
+                attempts += 1
+            except TimeoutError:
+                log.warning("crop %s of camera %s took too long", held.message.crop_id, event.camera)
+                await self._record_failure(held, Reason.ENGINE_TIMEOUT)
+                return
+            else:
+                self._note_engine(Reason.NONE, "")
+                await self._finish(held, text, meta)
+                return
+            finally:
+                self._counts.running -= 1
+
+    async def _describe(self, jpeg: bytes, event: EventRecord) -> tuple[str, DescriptionMeta]:
+        """Raises BackendError, TimeoutError."""
+        config = self._config
+        question = self._question_of(event.camera) or config.prompt
+        answer = _Answer(time.monotonic())
+        finish: str | None = None
+        async with asyncio.timeout(config.timeout_s):
+            pieces = self._backend.describe(jpeg, config.system_prompt, question, config.max_tokens)
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    if piece.text and not answer.text:
+                        answer.first_token_s = time.monotonic() - answer.started
+                    answer.text += piece.text
+                    if piece.finish_reason is not None:
+                        finish, usage = piece.finish_reason, piece.usage
+                    await self._tell_words(event, answer)
+        text = answer.text.strip()
+        if finish is None or not text:
+            raise BackendError(Reason.ENGINE_ERROR, "the engine gave no words")
+        meta = DescriptionMeta(
+            model=self._backend.model,
+            prompt_hash=hashlib.sha256(f"{config.system_prompt}\0{question}".encode()).hexdigest(),
+            finish_reason=finish,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            first_token_s=answer.first_token_s,
+            total_s=time.monotonic() - answer.started,
+        )
+        return text, meta
+
+    async def _finish(self, held: HeldCrop, text: str, meta: DescriptionMeta) -> None:
+        crop_id = held.message.crop_id
+        record = await self._storing.until_done(lambda: self._store.finish_description(crop_id, text, meta))
+        self._counts.described += 1
+        await self._reader.settle(held)
+        await self._tell_outcome(record)
+
+    async def _expire(self, held: HeldCrop, reason: Reason) -> None:
+        record = await self._store_failure(held, reason, expired=True)
+        self._counts.expired += 1
+        await self._reader.give_up(held, reason)
+        if record is not None:
+            await self._tell_outcome(record)
+
+    async def _record_failure(self, held: HeldCrop, reason: Reason) -> None:
+        if await self._reader.fail(held):
+            await self._bury(held, reason)
+
+    async def _bury(self, held: HeldCrop, reason: Reason) -> None:
+        record = await self._store_failure(held, reason, expired=False)
+        self._counts.failed += 1
+        await self._reader.bury(held, reason)
+        if record is not None:
+            await self._tell_outcome(record)
+
+    async def _store_failure(self, held: HeldCrop, reason: Reason, *, expired: bool) -> EventRecord | None:
+        """The event with its failure; None when not even that can be stored, which must not keep the crop for ever."""
+        crop_id = held.message.crop_id
+        try:
+            return await self._storing.until_done(
+                lambda: self._store.fail_description(crop_id, reason, expired=expired)
+            )
+        except (SQLAlchemyError, UnknownCrop) as error:
+            log.error("crop %s: its failure can't be stored: %s", crop_id, error)
+            return None
+
+    def _note_engine(self, reason: Reason, detail: str) -> None:
+        if reason != self._engine:
+            if reason == Reason.NONE:
+                log.info("the engine describes again")
+            else:
+                log.warning("the engine can't describe now (%s): %s", reason, detail)
+        self._engine = reason
+
+    async def _tell_words(self, event: EventRecord, answer: _Answer) -> None:
+        """The words so far, a few times a second; they are kept nowhere."""
+        now = time.monotonic()
+        if not answer.text.strip() or now - answer.told < PARTIAL_EVERY_S or not self._hub.health.ok:
+            return
+        answer.told = now
+        shown = event.to_api() | {
+            "description": answer.text.strip(),
+            "description_state": DescriptionState.RUNNING.value,
+        }
+        await self._announce(EventChange(ChangeKind.PARTIAL, event.id, self._clock.now(), shown))
+
+    async def _tell_outcome(self, record: EventRecord) -> None:
+        match record.description_state:
+            case DescriptionState.FINAL:
+                await self._tell(ChangeKind.DESCRIBED, record)
+            case DescriptionState.EXPIRED | DescriptionState.FAILED:
+                await self._tell(ChangeKind.FAILED, record)
+            case _:
+                await self._tell(ChangeKind.UPDATED, record)
+
+    async def _tell(self, kind: ChangeKind, record: EventRecord) -> None:
+        await self._announce(EventChange(kind, record.id, self._clock.now(), record.to_api()))
+
+    async def _announce(self, change: EventChange) -> None:
+        try:
+            await self._hub.publish_change(change)
+        except QueueUnavailable:
+            # What counts is stored; who watches sees it with the event's next change or when the page is loaded.
+            log.debug("a change of event %s was not announced", change.event_id)
+        checkpoint()
+
+
+def _pause(attempts: int, asked: float | None) -> float:
+    """Seconds before the next attempt."""
+    if asked is not None:
+        return max(FIRST_PAUSE_S, min(asked, LONGEST_RETRY_AFTER_S))
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempts, 10))
