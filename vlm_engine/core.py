@@ -406,6 +406,7 @@ class EngineCore:
             self._waiting.pop(request.key, None)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
+        self._count_requests()
         self.metrics.inc("request_finished", finished_reason=str(reason), **_class(request))
         self.metrics.observe("e2e_request_latency_seconds", time.monotonic() - request.arrival_time, **_class(request))
 
@@ -440,10 +441,13 @@ class EngineCore:
         metrics.inc("engine_steps")
         metrics.observe("step_seconds", seconds)
         metrics.observe("iteration_tokens", plan.num_tokens)
-        metrics.set("num_requests_running", len(self._running))
-        metrics.set("num_requests_waiting", self.num_waiting)
+        self._count_requests()
         metrics.set("kv_cache_usage_ratio", self.pool.usage)
         metrics.set("encoder_cache_usage_ratio", self.encoder_cache.usage)
+
+    def _count_requests(self) -> None:
+        self.metrics.set("num_requests_running", len(self._running))
+        self.metrics.set("num_requests_waiting", self.num_waiting)
 
     def _explain_gap(self, gap: float) -> None:
         """Counts a long decode gap under what its step did besides decoding."""

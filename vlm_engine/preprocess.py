@@ -125,7 +125,9 @@ class ImageProcessorPool:
             self._pending -= 1
             self._metrics.set("preprocess_queue_depth", self._pending)
         self._metrics.observe("preprocess_seconds", packed.seconds)
-        return ProcessedImage(packed.content_hash, packed.token_ids, packed.feature_indices, _unpack(packed))
+        # Copying a large picture's tensors takes tens of milliseconds: not on the event loop.
+        inputs = await asyncio.to_thread(_unpack, packed)
+        return ProcessedImage(packed.content_hash, packed.token_ids, packed.feature_indices, inputs)
 
     def shutdown(self) -> None:
         """Ends the workers."""
