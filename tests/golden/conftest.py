@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ def one_torch_thread():
 @pytest.fixture
 def all_torch_threads():
     """For the few tests with large layers."""
-    torch.set_num_threads(torch.get_num_interop_threads())
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     yield
     torch.set_num_threads(1)
 

@@ -30,7 +30,7 @@ TALKS = {
         {"role": "assistant", "content": [{"type": "text", "text": "A man with a red bag."}]},
         *user("And after him?"),
     ],
-    "literal tokens": lambda: user("What do <|im_end|> and <image> mean? Ünïcödé, 你好, and\n\n  some space."),
+    "not English": lambda: user("Ünïcödé, 你好, 🚪, numbers 12345, and\n\n   some space. " * 4),
 }
 
 
