@@ -44,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """A case's tensors. Pages hold NaN wherever no token lies; ``kv`` has one layer, of which every backend gets a copy."""
+    """A case's tensors. Pages hold NaN wherever no token lies; ``kv`` has one layer, and each run works on a copy."""
 
     sequences: tuple[Sequence, ...]
     slots: torch.Tensor
@@ -99,7 +99,7 @@ def build(case: Case, device: torch.device) -> Batch:
 
 
 def dense(batch: Batch) -> torch.Tensor:
-    """Float64 ``[tokens, heads, head_dim]``: softmax(q k / sqrt(d)) v over each sequence's gathered context, no tricks."""
+    """Float64 ``[tokens, heads, head_dim]``: softmax(q k scale) v over each sequence's gathered context, no tricks."""
     size = batch.kv.block_size
     keys, values = (pages[0].flatten(0, 1).double() for pages in (batch.kv.keys, batch.kv.values))
     keys, values = keys.clone(), values.clone()

@@ -1,5 +1,8 @@
-"""The Triton kernels in Triton's interpreter. Not collected by itself: ``test_triton_interpreter.py`` runs this file in a
-process of its own, because the interpreter has to be switched on before the kernels are decorated."""
+"""The Triton kernels in Triton's interpreter.
+
+Not collected by itself: ``test_triton_interpreter.py`` runs this file in a process of its own, because the interpreter
+has to be switched on before the kernels are decorated.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch
 
 from benchmarks.attention_cases import TOLERANCE, Case, build, check, error
 from vlm_engine.attention import KVCache, Sequence, StepMetadata
-from vlm_engine.attention.triton_backend import AttentionShape, TritonBackend
+from vlm_engine.attention.triton_backend import JOIN_SPLITS, AttentionShape, TritonBackend
 from vlm_engine.attention.triton_kernels import INTERPRETED
 from vlm_engine.attention.triton_work import Tile, Tuning, tuning_for
 
@@ -87,6 +90,14 @@ def test_long_contexts_are_split_and_joined(dtype):
     check(case, backend_for(case, tuning), CPU)
 
 
+def test_more_splits_than_one_turn_of_the_join_takes():
+    case = Case("many splits", 2, 1, 64, 16, FLOAT, ((1, 600),), seed=9)
+    tuning = Tuning(Tile(16, 16, 4, 2), Tile(32, 16, 4, 2), processors=64, min_split=16)
+    prepared = backend_for(case, tuning).prepare(build(case, CPU).sequences, 16, 2, 1, CPU)
+    assert prepared.launches[0].num_items > 2 * JOIN_SPLITS
+    check(case, backend_for(case, tuning), CPU)
+
+
 def test_a_split_that_a_tiles_first_tokens_see_nothing_of():
     """The last range begins behind the first tokens of the chunk; there their weight is zero, not 0/0."""
     case = Case("blind rows", 1, 1, 64, 16, FLOAT, ((32, 40),), seed=4)
@@ -115,7 +126,7 @@ def test_the_order_of_sequences_does_not_matter():
 
 
 def test_pages_beyond_two_to_the_31_elements():
-    """Addresses are computed in 64 bits. The cache is only reserved: no more than a few of its pages are ever touched."""
+    """Addresses are computed in 64 bits. The cache is only reserved: a few of its pages are ever touched."""
     page_elements = 16 * 64
     blocks = 2**31 // page_elements + 8
     kv = KVCache(

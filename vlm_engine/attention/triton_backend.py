@@ -129,6 +129,8 @@ class TritonBackend:
             starts.append(len(packed))
             packed.extend(sequence.blocks[: -(-sequence.context // block_size)])
         launches = cut(sequences, starts, made_for.group, kv_heads, self._tuning)
+        # Items then start at a multiple of 16 bytes: a kernel is compiled anew for a pointer that doesn't.
+        packed.extend([0] * (-len(packed) % 4))
         parts = [len(packed)]
         for records in (records for launch in launches for records in (launch.items, launch.joins)):
             for record in records:

@@ -36,7 +36,7 @@ _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
 
 @triton.jit
 def _load_rows(base, offsets, inside, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, MASKED: tl.constexpr):
-    """``[n, HEAD_PAD]``: HEAD_DIM elements from each of ``base + offsets`` on; zeros after them and where not inside."""
+    """``[n, HEAD_PAD]``: HEAD_DIM elements from each of ``base + offsets`` on; zeros after them and if not inside."""
     column = tl.arange(0, HEAD_PAD)
     pointers = base + offsets[:, None] + column[None, :]
     if MASKED:
