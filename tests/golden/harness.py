@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,6 @@ class Harness:
         self.path = path
         self.config = EngineConfig(model=str(path), dtype="float32", device="cpu", kv_cache_memory=1 << 24)
         self.checkpoint: Checkpoint = load(self.config)
-        self._processor = None
         self.front = VLMEngine(self.config)
         self.front._checkpoint = self.checkpoint
         from vlm_engine.chat import ChatRenderer
@@ -90,19 +90,22 @@ class Harness:
     def prepare(self, messages: list[dict[str, Any]], **options: Any) -> PreparedPrompt:
         """As :meth:`VLMEngine.prepare` does it, the workers' code run in this process."""
         rendered = self.chat.render(messages)
-        if rendered.images and self._processor is None:
-            preprocess._processor = self._processor = self.checkpoint.processor
-        preprocess._processor = self._processor
-        images = []
-        copies = 2 if len(rendered.images) > 1 and self.checkpoint.family.counts_images else 1
-        for image in rendered.images:
-            packed = preprocess._process(image, self.config.max_pixels, options, copies)
-            images.append(
-                preprocess.ProcessedImage(
-                    packed.content_hash, packed.token_ids, packed.feature_indices, preprocess._unpack(packed)
-                )
-            )
-        return self.front._assemble(rendered.pieces, images)
+        return self.front._assemble(rendered.pieces, self._process(rendered.images, options))
+
+    def prepare_text(self, text: str, images: list[Image.Image]) -> PreparedPrompt:
+        """Without a chat template: a text that holds the family's placeholders."""
+        encode = self.checkpoint.tokenizer.encode
+        pieces = [encode(t, add_special_tokens=False) for t in text.split(self.checkpoint.processor.image_token)]
+        return self.front._assemble(pieces, self._process(images, {}))
+
+    def _process(self, images: Sequence[Any], options: dict[str, Any]) -> list[preprocess.ProcessedImage]:
+        preprocess._processor = self.checkpoint.processor
+        copies = 2 if len(images) > 1 and self.checkpoint.family.counts_images else 1
+        packed = [preprocess._process(image, self.config.max_pixels, options, copies) for image in images]
+        return [
+            preprocess.ProcessedImage(p.content_hash, p.token_ids, p.feature_indices, preprocess._unpack(p))
+            for p in packed
+        ]
 
     def core(self, **knobs: Any) -> EngineCore:
         """A fresh core over the loaded weights."""
@@ -171,9 +174,13 @@ class Reference:
         self.prompt_ids: list[int] = []
 
     def generate(
-        self, messages: list[dict[str, Any]], max_tokens: int, **options: Any
+        self, messages: list[dict[str, Any]], max_tokens: int, repetition_penalty: float = 1.0, **options: Any
     ) -> tuple[list[int], list[float]]:
-        """Greedy tokens, and at each position the distance between the two best logits."""
+        """Greedy tokens, and at each position the distance between the two best logits (before any penalty).
+
+        Args:
+            options: of the processor.
+        """
         images = [p["image"] for m in messages for p in m["content"] if p["type"] == "image"]
         template = [
             {
@@ -185,9 +192,11 @@ class Reference:
             for m in messages
         ]
         text = self.processor.apply_chat_template(template, add_generation_prompt=True, tokenize=False)
-        return self.complete(text, images, max_tokens, **options)
+        return self.complete(text, images, max_tokens, repetition_penalty, **options)
 
-    def complete(self, text: str, images: list[Any], max_tokens: int, **options: Any) -> tuple[list[int], list[float]]:
+    def complete(
+        self, text: str, images: list[Any], max_tokens: int, repetition_penalty: float = 1.0, **options: Any
+    ) -> tuple[list[int], list[float]]:
         """As :meth:`generate`, for a text that holds the family's placeholders already."""
         if self.vision:
             inputs = self.processor(
@@ -204,7 +213,7 @@ class Reference:
             out = self.model.generate(
                 **inputs,
                 do_sample=False,
-                repetition_penalty=1.0,
+                repetition_penalty=repetition_penalty,
                 min_new_tokens=max_tokens,
                 max_new_tokens=max_tokens,
                 eos_token_id=None,
