@@ -24,7 +24,7 @@ CHATML = (
     "{% if part['type'] == 'image' %}IMAGE{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Chat template of the checkpoints whose own is not among the shared data; IMAGE stands for the family's placeholder."""
+"""Chat template where the checkpoint's own is not among the shared data; IMAGE stands for the family's placeholder."""
 
 
 def build(kind: str, out: Path) -> Path:
@@ -242,7 +242,7 @@ def _save_model(config: Any, out: Path) -> None:
 
 def _sharpen(model: Any) -> None:
     """Larger weights in the layers, largest in queries and keys. As initialised, a tiny model repeats its last token
-    whatever it saw, and attends to all places alike: a golden test over such outputs would notice hardly any mistake."""
+    whatever it saw, and attends to all places alike: a golden test over such outputs notices hardly any mistake."""
     import torch
 
     parts = (".layers.", ".layer.", ".blocks.", "connector", "merger", "projector")

@@ -40,5 +40,5 @@ def ties_are_few():
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if COMPARED.tokens:
         terminalreporter.write_line(
-            f"golden: {COMPARED.tokens:,} tokens compared with transformers.generate, {COMPARED.ties} ties of its logits"
+            f"golden: {COMPARED.tokens:,} tokens compared with transformers.generate, {COMPARED.ties} ties among them"
         )

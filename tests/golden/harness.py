@@ -29,7 +29,7 @@ TIE = 1e-4
 
 @dataclass
 class Comparisons:
-    """What :func:`assert_same` compared in this session: tokens, and outputs that parted from the reference at a tie."""
+    """What :func:`assert_same` compared: tokens, and outputs that parted from the reference at a tie."""
 
     tokens: int = 0
     ties: int = 0
