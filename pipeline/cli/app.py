@@ -186,6 +186,22 @@ def check(
     sys.exit(run_check(config, timeout=timeout))
 
 
+@cli.command()
+def trace(
+    out: Annotated[
+        Path, typer.Argument(help="Picture (.svg, .png, .pdf) or data (.json) to write.", metavar="FILE")
+    ] = Path("steps.svg"),
+    url: Annotated[str, typer.Option(help="A running server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="WATCHWORD_API_KEY", help="When the server asks for one.", show_default=False)
+    ] = None,
+) -> None:
+    """Draw the engine's last 1,000 steps: new tokens by kind, milliseconds measured and predicted, over time."""
+    from pipeline.cli.trace import run_trace
+
+    sys.exit(run_trace(url, api_key, out))
+
+
 @cli.command("demo-camera")
 def demo_camera(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.cli import demo_checkpoint
 from pipeline.cli.demo_checkpoint import Progress
+from pipeline.cli.engine_config import refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ def choose_model(named: str | None, on_progress: Progress, shared: Path | None =
     Raises UsageProblem.
     """
     if named is not None:
+        refuse_missing_folder(named)
         return DemoModel(named, "as given with --model")
     if _in_hub_cache(OFFICIAL_MODEL) or _downloaded(OFFICIAL_MODEL, on_progress):
         worth = "official SmolVLM-256M: the smallest of its family; short descriptions, now and then wrong"

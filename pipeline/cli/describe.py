@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.console import progress
-from pipeline.cli.engine_config import engine_config, quiet_transformers
+from pipeline.cli.engine_config import engine_config, quiet_transformers, refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
 from pipeline.config.load import load_config
 
@@ -23,6 +23,7 @@ def run_describe(
     """0: every picture described; 1: some could not be. Raises UsageProblem, ModelLoadError, ConfigError."""
     pictures = [(path, _read(path)) for path in images]
     config = load_config(config_path)
+    refuse_missing_folder(model or config.engine.model)
     quiet_transformers()
     with progress("starting") as report:
         report("loading torch")

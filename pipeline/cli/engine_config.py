@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.cli.errors import UsageProblem
 from pipeline.config import EngineSection
 
 if TYPE_CHECKING:
@@ -29,6 +31,12 @@ def engine_config(section: EngineSection, model: str | None = None) -> EngineCon
     from vlm_engine import EngineConfig
 
     return EngineConfig(model=model or section.model, **{name: getattr(section, name) for name in _SHARED})
+
+
+def refuse_missing_folder(model: str) -> None:
+    """Says in an instant what the engine would say after seconds of imports. Raises UsageProblem."""
+    if model.startswith(("/", ".", "~")) and not Path(model).expanduser().is_dir():
+        raise UsageProblem(f"model {model}: there is no such folder")
 
 
 def quiet_transformers() -> None:

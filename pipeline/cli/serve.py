@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from pipeline.cli.engine_config import refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
 from pipeline.cli.signals import STOP_SIGNALS
 from pipeline.config import WatchwordConfig
@@ -29,6 +30,8 @@ def run_serve(path: Path | None, *, model: str | None, host: str | None, port: i
             "serve needs redis.url (or WATCHWORD_REDIS__URL), the same as ingest. --no-cameras serves the model alone; "
             "`watchword up` brings a Valkey of its own"
         )
+    if config.engine.backend == "inprocess":
+        refuse_missing_folder(config.engine.model)
     from pipeline.cli.serve_runtime import EngineDied, ServeRuntime
 
     runtime = ServeRuntime(config, cameras=cameras, on_progress=lambda text: logger.info("model: %s", text))

@@ -11,7 +11,9 @@ from pipeline.messages import CameraState, CameraStatus, ChangeKind, Description
 from pipeline.reasons import REASON_TEXT
 
 REMEMBERED = 500
-_SHOWN_WORDS = 60
+_FIRST_WORDS = 4
+_SHOWN = 60
+"""A description is announced with its first words, cut after so many characters."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Story:
             lines.append(f"{name}: person seen by camera {event.get('camera')}")
         text = str(event.get("description") or "").strip()
         if change.kind is ChangeKind.PARTIAL:
-            if text and not told.streaming:
+            if len(text.split()) >= _FIRST_WORDS and not told.streaming:
                 told.streaming = True
                 lines.append(f"{name}: description streaming: {_beginning(text)}")
         elif text and text != told.words:
@@ -77,7 +79,7 @@ class Story:
 
 
 def _beginning(text: str) -> str:
-    return f"{text[:_SHOWN_WORDS].rstrip()} ..."
+    return f"{text[:_SHOWN].rstrip()} ..."
 
 
 def _after(event: Any) -> str:

@@ -1,0 +1,242 @@
+"""What `watchword demo` is made of: the plan, the weights it finds, the lines it says."""
+
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ingest.weights import WeightsUnavailable
+from pipeline.cli import demo_checkpoint
+from pipeline.cli.demo import HOST, DemoPlan, engine_threads, free_port, introduction, part_environ
+from pipeline.cli.demo_checkpoint import assemble_tiny
+from pipeline.cli.demo_models import DemoModel, choose_model, choose_weights
+from pipeline.cli.errors import UsageProblem
+from pipeline.cli.story import Story
+from pipeline.config.load import load_config
+from pipeline.messages import CameraState, CameraStatus, ChangeKind, EventChange
+from pipeline.reasons import Reason
+
+
+def quiet(text: str, done: float) -> None:
+    """A progress report that nobody reads."""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> DemoPlan:
+    weights, model = DemoModel("/w/yolo.pt", "good"), DemoModel("/m/tiny", "poor", {"HF_HUB_OFFLINE": "1"})
+    return DemoPlan(8123, 8554, tmp_path, weights, model)
+
+
+def test_the_plan_is_a_valid_configuration_without_secrets(plan: DemoPlan) -> None:
+    plan.write_config()
+    config = load_config(plan.config_path, {})
+    assert config.cameras[0].url == plan.camera_url
+    assert (config.server.host, config.server.port) == (HOST, 8123)
+    assert config.store.data_dir == plan.folder
+    assert config.redis.url is None
+
+
+def test_the_parts_get_secrets_by_environment_only(plan: DemoPlan) -> None:
+    environ = {"PATH": "/bin", "WATCHWORD_SERVER__PORT": "1", "WATCHWORD_CACHE": "/c", "WATCHWORD_LOG_LEVEL": "info"}
+    camera, ingest, serve = plan.parts("redis://:s3cret@h", part_environ(environ))
+    assert "s3cret" not in str([part.argv for part in (camera, ingest, serve)])
+    assert camera.environ is not None and "WATCHWORD_REDIS__URL" not in camera.environ
+    for part in (ingest, serve):
+        assert part.environ is not None
+        assert part.environ["WATCHWORD_REDIS__URL"] == "redis://:s3cret@h"
+        assert part.environ["HF_HUB_OFFLINE"] == "1"
+        # What the operator set for another configuration must not bend this one.
+        assert "WATCHWORD_SERVER__PORT" not in part.environ and part.environ["WATCHWORD_CACHE"] == "/c"
+        assert part.environ["WATCHWORD_LOG_LEVEL"] == "warning"
+
+
+def test_the_introduction_says_where_and_what_it_is_worth(plan: DemoPlan) -> None:
+    text = "\n".join(introduction(plan))
+    for said in ("http://127.0.0.1:8123/", "http://127.0.0.1:8123/v1", "yolo.pt: good", "tiny: poor"):
+        assert said in text
+
+
+def test_a_taken_port_makes_way_for_the_next_free_one() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        assert port < free_port(port) <= port + 50
+    assert 1024 < free_port(0) < 65536
+    with pytest.raises(UsageProblem):
+        free_port(70000)
+
+
+def test_the_engine_leaves_a_core_to_the_camera() -> None:
+    assert [engine_threads(cores) for cores in (1, 2, 4, 64)] == [1, 1, 3, 8]
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No network, and an empty cache."""
+    from huggingface_hub import constants
+
+    def unavailable(name: str, download: bool = True) -> Path:
+        raise WeightsUnavailable(name, tmp_path / name, "github.com can't be reached from here")
+
+    monkeypatch.setattr("ingest.weights.resolve_weights", unavailable)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("pipeline.cli.demo_models._in_hub_cache", lambda model: False)
+    monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_what_is_named_is_taken() -> None:
+    assert choose_model("some/model", quiet).value == "some/model"
+
+
+def test_offline_the_weights_beside_the_checkout_are_taken(offline: Path, shared_data: Path) -> None:
+    found = choose_weights(None)
+    assert Path(found.value).is_relative_to(shared_data)
+    assert "int8" in found.worth
+
+
+def test_offline_a_model_is_assembled_once_and_says_honestly_what_it_is(
+    offline: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_checkpoint, "text_half", lambda: None)
+    first = choose_model(None, quiet)
+    assert "words mean nothing" in first.worth
+    folder = Path(first.value)
+    assert folder.is_relative_to(offline / "cache")
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert choose_model(None, quiet) == first
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_with_nothing_at_hand_one_error_says_what_to_place_where(offline: Path) -> None:
+    with pytest.raises(UsageProblem, match=r"yolo26n\.pt.* place it at "):
+        choose_weights(None, shared=offline / "none")
+    with pytest.raises(UsageProblem, match=r"--model DIR"):
+        choose_model(None, quiet, shared=offline / "none")
+
+
+# -- the assembled checkpoint ----------------------------------------------------------------------------------------
+
+
+def test_two_that_want_the_same_checkpoint_build_it_once(
+    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[Path] = []
+    real = demo_checkpoint._write
+
+    def counted(model: Any, source: Path, folder: Path, text: str) -> None:
+        writes.append(folder)
+        real(model, source, folder, text)
+
+    monkeypatch.setattr(demo_checkpoint, "_write", counted)
+    out = tmp_path / "models" / "tiny"
+    source = shared_data / "vlm/smolvlm-256m"
+    threads = [threading.Thread(target=assemble_tiny, args=(source, out, quiet)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(writes) == 1
+    assert (out / "config.json").is_file()
+    assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == [2, 49279]
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), demo_checkpoint._built_aside(tmp_path / "models" / "m") as folder:
+        assert folder is not None
+        (folder / "half").write_text("x")
+        _ = 1 / 0
+    assert [path.name for path in (tmp_path / "models").iterdir()] == [".m.lock"]
+
+
+def test_names_of_the_gguf_file_are_those_of_the_text_half(tiny_smolvlm: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(tiny_smolvlm / "model.safetensors", "pt") as file:
+        own = {name.split("text_model.", 1)[1] for name in file.keys() if "text_model." in name}  # noqa: SIM118
+    parts = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"]
+    names = ["token_embd.weight", "output_norm.weight", *(f"blk.{n}.{part}.weight" for n in (0, 1) for part in parts)]
+    assert {demo_checkpoint._transformers_name(name) for name in names} == own
+
+
+def test_the_rotary_order_of_gguf_files_is_undone() -> None:
+    """Against the permutation as llama.cpp's converter does it."""
+    heads, dim = 3, 8
+    weight = torch.arange(heads * dim * 5, dtype=torch.float32).reshape(heads * dim, 5)
+    permuted = weight.reshape(heads, 2, dim // 2, 5).swapaxes(1, 2).reshape(weight.shape)
+    assert not torch.equal(permuted, weight)
+    assert torch.equal(demo_checkpoint._unpermute(permuted, heads), weight)
+
+
+# -- the story -------------------------------------------------------------------------------------------------------
+
+
+def status(state: CameraState, reason: Reason = Reason.NONE, width: int = 0) -> CameraStatus:
+    return CameraStatus("front", "Front", state, reason, since=0, updated=0, width=width, height=width)
+
+
+def change(kind: ChangeKind, **event: object) -> EventChange:
+    return EventChange(kind, "front.t1", 0.0, {"camera": "front", **event})
+
+
+def test_a_camera_is_told_of_when_its_state_changes() -> None:
+    story = Story()
+    told = [
+        story.of_camera(status(CameraState.CONNECTING)),
+        story.of_camera(status(CameraState.CONNECTING)),
+        story.of_camera(status(CameraState.ONLINE, width=640)),
+        story.of_camera(status(CameraState.ONLINE, width=640)),
+        story.of_camera(status(CameraState.UNREACHABLE, Reason.REFUSED)),
+    ]
+    assert told == [
+        ["camera Front: connecting"],
+        [],
+        ["camera Front: online, 640x640"],
+        [],
+        ["camera Front: unreachable. The camera refuses connections on that port."],
+    ]
+
+
+def test_an_event_from_first_sight_to_the_last_word() -> None:
+    times = {"first_seen": "2025-11-29T10:00:00+00:00", "last_seen": "2025-11-29T10:00:12+00:00"}
+    story, lines = Story(), []
+    for told in (
+        change(ChangeKind.CREATED),
+        change(ChangeKind.UPDATED),
+        change(ChangeKind.PARTIAL, description="A"),
+        change(ChangeKind.PARTIAL, description="A man in a"),
+        change(ChangeKind.PARTIAL, description="A man in a red coat"),
+        change(ChangeKind.UPDATED, description="A man in a red coat.", description_state="draft"),
+        change(ChangeKind.ENDED, description="A man in a red coat.", description_state="draft", **times),
+        change(ChangeKind.DESCRIBED, description="A man with a bag.", description_state="final"),
+        change(ChangeKind.DESCRIBED, description="A man with a bag.", description_state="final"),
+    ):
+        lines += story.of_change(told)
+    assert lines == [
+        "front.t1: person seen by camera front",
+        "front.t1: description streaming: A man in a ...",
+        "front.t1: description (first): A man in a red coat.",
+        "front.t1: person left after 12 s",
+        "front.t1: description: A man with a bag.",
+    ]
+
+
+def test_a_description_that_never_comes_is_told_with_its_reason_and_never_as_words() -> None:
+    story = Story()
+    story.of_change(change(ChangeKind.CREATED))
+    failed = change(ChangeKind.FAILED, description=None, reason_text="Its deadline passed.")
+    assert story.of_change(failed) == ["front.t1: no description. Its deadline passed."]
+    assert story.of_change(failed) == []
+
+
+def test_the_story_forgets_old_events() -> None:
+    story = Story()
+    for n in range(2000):
+        story.of_change(EventChange(ChangeKind.CREATED, f"e{n}", 0.0, {"camera": "a"}))
+    assert len(story._events) <= 500
