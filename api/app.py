@@ -17,7 +17,7 @@ from api.middleware import BodyLimit, RequestFrame
 from api.openai import chat, models, responses
 from api.openai.chat_request import ChatRequest
 from api.openai.responses_request import ResponsesRequest
-from api.operator import cameras, events, queue, stream
+from api.operator import cameras, engine, events, queue, stream
 from api.services import Services
 
 _DESCRIPTION = (
@@ -62,6 +62,7 @@ def create_app(services: Services) -> FastAPI:
         cameras.router,
         events.router,
         queue.router,
+        engine.router,
         stream.router,
     ):
         app.include_router(router, dependencies=[Depends(auth.require_key)])
