@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,26 +12,14 @@ from pipeline.config import EngineSection
 if TYPE_CHECKING:
     from vlm_engine import EngineConfig
 
-_SHARED = (
-    "revision",
-    "dtype",
-    "device",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "max_model_len",
-    "block_size",
-    "kv_cache_memory",
-    "enable_prefix_caching",
-    "max_queued_requests",
-    "num_threads",
-)
-
 
 def engine_config(section: EngineSection, model: str | None = None) -> EngineConfig:
-    """Raises :class:`vlm_engine.ConfigError` for values that don't go together."""
+    """Every knob that both have under one name. Raises :class:`vlm_engine.ConfigError` for values that don't fit."""
     from vlm_engine import EngineConfig
 
-    return EngineConfig(model=model or section.model, **{name: getattr(section, name) for name in _SHARED})
+    shared = {field.name for field in fields(EngineConfig)} & set(EngineSection.model_fields)
+    values = {name: getattr(section, name) for name in shared}
+    return EngineConfig(**{**values, "model": model or section.model})
 
 
 def refuse_missing_folder(model: str) -> None:

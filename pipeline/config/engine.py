@@ -35,6 +35,12 @@ class EngineSection(Section):
     )
     device: str = Field("auto", title="Device", description='"auto", "cpu", "cuda" or "cuda:1".')
     max_num_batched_tokens: int = Field(2048, title="Token budget", description="Most new tokens in a step.", ge=1)
+    target_itl_ms: float | None = Field(
+        None,
+        title="Target gap",
+        description="Milliseconds between two tokens of a running answer that reading in other prompts should not exceed.",
+        gt=0,
+    )
     max_num_seqs: int = Field(64, title="Sequences", description="Most requests that run at once.", ge=1)
     max_model_len: int | None = Field(None, title="Context", description="Most tokens of prompt and output.", ge=2)
     block_size: int = Field(16, title="Block size", description="Tokens in one KV page.", ge=1, le=256)
