@@ -46,6 +46,18 @@ class EngineSection(Section):
     block_size: int = Field(16, title="Block size", description="Tokens in one KV page.", ge=1, le=256)
     kv_cache_memory: int | None = Field(None, title="KV cache bytes", description="Default: from free memory.", ge=1)
     enable_prefix_caching: bool = Field(True, title="Prefix caching", description="Find computed prefixes again.")
+    encoder_cache_memory: int = Field(
+        256 * 1024 * 1024, title="Encoder cache bytes", description="For the features of pictures seen lately.", ge=1
+    )
+    long_prefill_token_threshold: int = Field(
+        0, title="Longest chunk", description="Most prefill tokens of one request in a step; 0: no such bound.", ge=0
+    )
+    attention_backend: Literal["auto", "torch", "triton"] = Field(
+        "auto", title="Attention", description="Kernels of paged attention: torch (any device) or triton (CUDA)."
+    )
+    max_pixels: int = Field(
+        40_000_000, title="Pixel cap", description="Larger pictures are refused before they are decoded.", ge=4
+    )
     max_queued_requests: int = Field(256, title="Queue bound", description="Beyond it requests get 429.", ge=1)
     num_threads: int | None = Field(None, title="Threads", description="Torch threads on a CPU.", ge=1)
     base_url: str | None = Field(
