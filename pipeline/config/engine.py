@@ -38,7 +38,7 @@ class EngineSection(Section):
     target_itl_ms: float | None = Field(
         None,
         title="Target gap",
-        description="Milliseconds between two tokens of a running answer that reading in other prompts should not exceed.",
+        description="Milliseconds between two tokens of an answer; other prompts get only the time left.",
         gt=0,
     )
     max_num_seqs: int = Field(64, title="Sequences", description="Most requests that run at once.", ge=1)
