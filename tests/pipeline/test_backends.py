@@ -101,6 +101,13 @@ async def test_the_engine_streams_the_same_words_each_time_and_counts_tokens(eng
     assert backend.model == engine.model_name
 
 
+async def test_options_for_the_models_processor_are_passed_on(engine):
+    whole = await answer(InProcessBackend(engine), jpeg_of(), 1)
+    one_tile = await answer(InProcessBackend(engine, {"do_image_splitting": False}), jpeg_of(), 1)
+
+    assert one_tile[-1].usage.prompt_tokens < whole[-1].usage.prompt_tokens
+
+
 async def test_a_picture_that_is_none_fails_alone(engine):
     backend = InProcessBackend(engine)
     good, bad = await asyncio.gather(answer(backend, jpeg_of()), reason_of(backend, b"no picture"))

@@ -183,6 +183,23 @@ async def test_a_crop_whose_picture_is_gone_is_an_outcome_not_a_crash(client, re
     assert drops(client) == {"front|picture_expired": 1}
 
 
+async def test_a_full_redis_is_drained_and_every_drop_still_counted(client, redis_url, redis_config):
+    writer = CropWriter(client, redis_config)
+    writer.publish(crop_of("late", track="front/a-1", deadline=time.time() - 1), jpeg_of(1))
+    writer.publish(crop_of("good", track="front/a-2"), jpeg_of(2))
+    client.config_set("maxmemory", "1mb")
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        writer.publish(crop_of("more", track="front/a-3"), jpeg_of(3))
+
+    async with reading(redis_url) as reader:
+        held = await taken(reader)
+        await reader.give_up(held, held.refusal)
+        await reader.settle(await taken(reader))
+
+    assert is_empty(client)
+    assert drops(client) == {"front|deadline_passed": 1}
+
+
 async def test_an_entry_that_cannot_be_read_is_counted_and_the_next_one_comes(client, redis_url, redis_config):
     client.xadd(keys.crops("front"), {"crop_id": "broken", "time": "soon"})
     client.xadd(keys.crops("front"), crop_of("strayed", camera="back").to_fields())
@@ -210,6 +227,19 @@ async def test_a_restarted_reader_gets_its_own_unfinished_crops_at_once(client, 
         again = await taken(after)
         assert (again.message.crop_id, again.deliveries) == ("c1", 2)
         assert (await taken(after)).message.crop_id == "c2"
+
+
+async def test_looking_for_lost_replies_leaves_alone_what_is_held(client, redis_url, redis_config):
+    writer = CropWriter(client, redis_config)
+    writer.publish(crop_of("c1", track="front/a-1"), jpeg_of(1))
+    async with reading(redis_url) as reader:
+        await taken(reader)
+        assert await nothing_to_take(reader)  # cancelled: the next take looks for what a lost reply delivered
+        writer.publish(crop_of("c2", track="front/a-2"), jpeg_of(2))
+        assert (await taken(reader)).message.crop_id == "c2"
+
+    pending = client.xpending_range(keys.crops("front"), keys.GROUP, "-", "+", 10)
+    assert [entry["times_delivered"] for entry in pending] == [1, 1]
 
 
 async def test_a_dead_readers_crop_is_claimed_by_the_next(client, redis_url):

@@ -74,6 +74,17 @@ def test_a_crop_that_a_describer_holds_is_not_superseded(client, redis_config):
     assert drops(client) == {}
 
 
+def test_a_crop_that_was_acknowledged_is_not_counted_as_superseded(client, redis_config):
+    writer = CropWriter(client, redis_config)
+    writer.publish(crop_of("early"), jpeg_of(1))
+    [(_, [(entry_id, _)])] = client.xreadgroup(keys.GROUP, "foreign", {keys.crops("front"): ">"}, count=1)
+    client.xack(keys.crops("front"), keys.GROUP, entry_id)
+
+    writer.publish(crop_of("final", kind=CropKind.FINAL), jpeg_of(2))
+
+    assert drops(client) == {}
+
+
 def test_r43_r48_over_the_bound_the_oldest_waiting_crop_makes_room_and_the_sums_add_up(client):
     writer = CropWriter(client, RedisConfig(crops_per_camera=5))
     for n in range(3):
