@@ -49,6 +49,7 @@ class _Portrait:
     shots: BestShot
     updated: float
     early_quality: float | None = None
+    crop_id: str | None = None
 
     def final_shot(self, better_by: float) -> Shot | None:
         """What is sent at the end: the best shot, if there was no early one or it is clearly better than that."""
@@ -130,25 +131,29 @@ class CameraAnalysis:
         due = frame.monotonic - track.started >= self._crops.early_after_s
         if portrait.early_quality is None and shot is not None and due:
             portrait.early_quality = shot.quality
-            self._send(track, shot, CropKind.EARLY)
+            portrait.crop_id = self._send(track, shot, CropKind.EARLY)
+            portrait.updated = float("-inf")  # The picture can be shown from now on: say so at once.
         if frame.monotonic - portrait.updated >= UPDATE_EVERY_S:
             portrait.updated = frame.monotonic
-            self._outbox.track(self._message(track, TrackPhase.UPDATE))
+            self._outbox.track(self._message(track, TrackPhase.UPDATE, crop_id=portrait.crop_id))
 
     def _end(self, ended: tuple[tuple[Track, Reason], ...]) -> None:
         for track, reason in ended:
-            final = self._portraits.pop(track.name).final_shot(self._crops.better_by)
+            portrait = self._portraits.pop(track.name)
+            final = portrait.final_shot(self._crops.better_by)
             if final is not None:
                 # Before the end of the track: what the end promises is already there.
-                self._send(track, final, CropKind.FINAL)
-            self._outbox.track(self._message(track, TrackPhase.END, reason, final_crop=final is not None))
+                portrait.crop_id = self._send(track, final, CropKind.FINAL)
+            end = self._message(track, TrackPhase.END, reason, final_crop=final is not None, crop_id=portrait.crop_id)
+            self._outbox.track(end)
             self._observe(
                 ObservationKind.PERSON_LEFT,
                 f"{track.label} {track.name} left after {track.last_seen - track.first_seen:.1f} s",
                 track.name,
             )
 
-    def _send(self, track: Track, shot: Shot, kind: CropKind) -> None:
+    def _send(self, track: Track, shot: Shot, kind: CropKind) -> str:
+        """Publishes a crop; gives its id."""
         crop_id = f"{event_id_of(track.name)}.{kind.value}"
         height, width = shot.picture.shape[:2]
         message = CropMessage(
@@ -173,9 +178,16 @@ class CameraAnalysis:
         self.counts = replace(self.counts, crops=self.counts.crops + 1)
         text = f"{kind.value} picture of {track.label} {track.name}, {width}x{height}, quality {shot.quality:.2f}"
         self._observe(ObservationKind.CROP, text, track.name)
+        return crop_id
 
     def _message(
-        self, track: Track, phase: TrackPhase, reason: Reason = Reason.NONE, final_crop: bool = False
+        self,
+        track: Track,
+        phase: TrackPhase,
+        reason: Reason = Reason.NONE,
+        *,
+        final_crop: bool = False,
+        crop_id: str | None = None,
     ) -> TrackMessage:
         return TrackMessage(
             track=track.name,
@@ -189,6 +201,7 @@ class CameraAnalysis:
             score=track.score,
             reason=reason,
             final_crop=final_crop,
+            crop_id=crop_id,
         )
 
     def _observe(self, kind: ObservationKind, text: str, track: str) -> None:

@@ -182,6 +182,7 @@ class TrackMessage(_Message):
 
     Attributes:
         last_seen: the true time of the last detection.
+        crop_id: the newest crop that was published for the track, so that its picture can be shown while it waits.
         final_crop: at END: whether a FINAL crop was published; without one the early crop's description stands.
     """
 
@@ -196,6 +197,7 @@ class TrackMessage(_Message):
     score: float
     reason: Reason = Reason.NONE
     final_crop: bool = False
+    crop_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class TrackKeeper:
         self._crop_deadline_s = crop_deadline_s
         self._storing = StoreLink("tracks")
         self._next_sweep = 0.0
-        self._told: dict[str, float] = {}
+        self._told: dict[str, tuple[float, bool]] = {}
 
     @property
     def health(self) -> QueueHealth:
@@ -94,7 +94,7 @@ class TrackKeeper:
             await self._reader.give_up(entry, Reason.MALFORMED)
             return
         await self._reader.done(entry)
-        if message.phase == TrackPhase.UPDATE and not self._may_tell(record.id):
+        if message.phase == TrackPhase.UPDATE and not self._may_tell(record):
             return
         await self._tell(_KINDS[message.phase], record)
         if message.phase == TrackPhase.END:
@@ -115,13 +115,16 @@ class TrackKeeper:
             await self._storing.until_done(lambda: self._store.expire_waiting(waited, now - GRACE_S))
         )
 
-    def _may_tell(self, event_id: str) -> bool:
+    def _may_tell(self, record: EventRecord) -> bool:
+        """Not too often, but a first picture at once."""
         now = time.monotonic()
-        if now - self._told.get(event_id, -UPDATES_EVERY_S) < UPDATES_EVERY_S:
+        at, had_picture = self._told.get(record.id, (-UPDATES_EVERY_S, False))
+        has_picture = record.announced_crop_id is not None
+        if now - at < UPDATES_EVERY_S and has_picture == had_picture:
             return False
         if len(self._told) > 1000:
-            self._told = {name: at for name, at in self._told.items() if now - at < UPDATES_EVERY_S}
-        self._told[event_id] = now
+            self._told = {name: told for name, told in self._told.items() if now - told[0] < UPDATES_EVERY_S}
+        self._told[record.id] = (now, has_picture)
         return True
 
     async def _tell_of_words(self, records: Iterable[EventRecord]) -> None:

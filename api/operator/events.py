@@ -12,7 +12,7 @@ from starlette.responses import FileResponse
 
 from api.errors import ApiError, invalid
 from api.operator.parts import EventPath, store_of
-from api.services import Provided
+from api.services import Provided, Services
 from pipeline.messages import EventState
 from pipeline.store import BadCursor, EventStore
 
@@ -57,12 +57,22 @@ async def show_crop(event: EventPath, request: Request, services: Provided) -> R
     store = store_of(services)
     path = await asyncio.to_thread(_crop_file, store, event, services.config.store.data_dir)
     if path is None:
-        raise _not_found(event)
+        return await _waiting_crop(store, event, services)
     response = FileResponse(path, media_type="image/jpeg", stat_result=await asyncio.to_thread(path.stat))
     response.headers["Cache-Control"] = "private, no-cache"
     if request.headers.get("if-none-match") != response.headers["etag"]:
         return response
     return Response(status_code=304, headers={"ETag": response.headers["etag"], "Cache-Control": "private, no-cache"})
+
+
+async def _waiting_crop(store: EventStore, event: str, services: Services) -> Response:
+    """The picture of a crop that no describer has taken yet: it lies in Redis only."""
+    record = await asyncio.to_thread(store.get, event)
+    crop_id = record.announced_crop_id if record is not None else None
+    jpeg = await services.hub.picture(crop_id) if crop_id is not None and services.hub is not None else None
+    if jpeg is None:
+        raise _not_found(event)
+    return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "private, no-cache"})
 
 
 def _crop_file(store: EventStore, event: str, data_dir: Path) -> Path | None:

@@ -75,6 +75,10 @@ class CameraHub:
         """The newest preview JPEG; None when there is no live one."""
         return cast("bytes | None", await self._link.once(lambda: self._client.get(keys.preview(camera))))
 
+    async def picture(self, crop_id: str) -> bytes | None:
+        """The JPEG of a crop that waits to be described; None when it is no longer kept."""
+        return cast("bytes | None", await self._link.once(lambda: self._client.get(keys.picture(crop_id))))
+
     async def watch(self, camera: str) -> None:
         """Says that somebody watches the camera. Call it for as long as that is so; calls in between are free."""
         now = self._clock.monotonic()

@@ -198,6 +198,7 @@ class EventStore:
         event.first_seen = min(event.first_seen, message.first_seen)
         event.last_seen = max(event.last_seen, message.last_seen)
         event.touched = self._clock.now()
+        event.announced_crop_id = message.crop_id or event.announced_crop_id
         if message.phase == TrackPhase.END:
             interrupted = message.reason in _INTERRUPTIONS
             event.state = (EventState.INTERRUPTED if interrupted else EventState.ENDED).value

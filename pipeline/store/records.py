@@ -68,6 +68,7 @@ class EventRecord:
         end_reason: why the track ended, None while it goes on.
         box, score: the track's latest, while there is no crop.
         crop: the picture that the words are about, or the best one so far.
+        announced_crop_id: the newest published crop; its picture waits in Redis until a describer takes it.
     """
 
     id: str
@@ -85,12 +86,15 @@ class EventRecord:
     score: float
     model: str | None
     crop: CropRecord | None
+    announced_crop_id: str | None
     created: float
     updated: float
 
     def to_api(self) -> dict[str, Any]:
         """The event as the API and the page show it: plain JSON types, times in ISO 8601."""
         crop = self.crop
+        waiting = self.announced_crop_id if crop is None else None
+        shown = waiting is not None or (crop is not None and crop.has_picture)
         return {
             "id": self.id,
             "camera": self.camera,
@@ -103,8 +107,8 @@ class EventRecord:
             "end_reason": None if self.end_reason in (None, Reason.NONE) else self.end_reason.value,
             "first_seen": iso(self.first_seen),
             "last_seen": iso(self.last_seen),
-            "crop_url": f"/api/events/{self.id}/crop.jpg" if crop and crop.has_picture else None,
-            "crop_id": crop.crop_id if crop else None,
+            "crop_url": f"/api/events/{self.id}/crop.jpg" if shown else None,
+            "crop_id": crop.crop_id if crop else waiting,
             "crop_kind": crop.kind.value if crop else None,
             "crop_time": iso(crop.time) if crop else None,
             "crop_size": [crop.width, crop.height] if crop else None,

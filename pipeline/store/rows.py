@@ -81,6 +81,7 @@ def record_of(event: EventRow, crop: CropRow | None) -> EventRecord:
         score=event.score,
         model=event.model,
         crop=crop_record_of(crop) if crop else None,
+        announced_crop_id=event.announced_crop_id,
         created=event.created,
         updated=event.updated,
     )

@@ -23,7 +23,8 @@ class EventRow(Base):
 
     ``touched``: when ingest last had news of it, by this machine's clock. ``end_reason``: None while the track goes on;
     INTERRUPTED when nobody said that it ended. ``final_crop``: whether the end announced a final crop. ``gave_up``:
-    crops that were announced are not waited for any more.
+    crops that were announced are not waited for any more. ``announced_crop_id``: the newest crop that ingest published;
+    until a describer takes it, its picture is in Redis only.
     """
 
     __tablename__ = "events"
@@ -49,6 +50,7 @@ class EventRow(Base):
     description_state: Mapped[str] = mapped_column(String(20))
     description: Mapped[str | None] = mapped_column(Text, default=None)
     reason: Mapped[str] = mapped_column(String(40))
+    announced_crop_id: Mapped[str | None] = mapped_column(String(100), default=None)
     best_crop_id: Mapped[str | None] = mapped_column(String(100), default=None)
     model: Mapped[str | None] = mapped_column(String(300), default=None)
     created: Mapped[float]

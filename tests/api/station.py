@@ -102,7 +102,14 @@ class Station:
         return self.store.add_crop(crop, picture or encoded())
 
     def track(
-        self, camera: str, number: int, phase: TrackPhase, *, seen: float | None = None, stay: float = 0.0
+        self,
+        camera: str,
+        number: int,
+        phase: TrackPhase,
+        *,
+        seen: float | None = None,
+        stay: float = 0.0,
+        crop_id: str | None = None,
     ) -> EventRecord:
         first = time.time() if seen is None else seen
         message = TrackMessage(
@@ -116,6 +123,7 @@ class Station:
             box=BOX,
             score=0.9,
             reason=Reason.TRACK_LOST if phase is TrackPhase.END else Reason.NONE,
+            crop_id=crop_id,
         )
         return self.store.apply_track(message)
 

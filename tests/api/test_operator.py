@@ -74,6 +74,18 @@ def test_a_preview_of_no_camera_is_refused_and_watches_nothing(operator, station
     assert station.redis.xlen(keys.COMMANDS) == 0
 
 
+def test_a_picture_is_shown_while_its_crop_waits_for_a_describer(operator, station):
+    record = station.track("front", 1, TrackPhase.START)
+    assert record.to_api()["crop_url"] is None
+    record = station.track("front", 1, TrackPhase.UPDATE, seen=record.first_seen, stay=1.0, crop_id="front.t-1.early")
+    shown = operator.get(f"/api/events/{record.id}").json()
+    assert shown["crop_id"] == "front.t-1.early"
+    assert operator.get(shown["crop_url"]).status_code == 404  # its picture has expired, or is not there yet
+    station.redis.set(keys.picture("front.t-1.early"), encoded())
+    answer = operator.get(shown["crop_url"])
+    assert (answer.content, answer.headers["content-type"]) == (encoded(), "image/jpeg")
+
+
 def test_events_come_newest_first_by_pages(operator, station):
     now = time.time()
     for number in range(7):

@@ -223,3 +223,17 @@ def test_what_is_observed(sharp):
     ]
     assert {o.camera for o in scene.observed} == {"front"}
     assert len({o.track for o in scene.observed}) == 1
+
+
+def test_a_published_crop_is_announced_at_once_and_to_the_end(sharp):
+    scene = Scene()
+    for _ in range(12):
+        scene.show(sharp, BOX)
+    scene.wait(30)
+
+    start, crop, update, *_ = scene.outbox.sent
+    assert start.crop_id is None
+    assert update.phase is TrackPhase.UPDATE
+    assert update.crop_id == crop.crop_id
+    assert scene.outbox.tracks[-1].phase is TrackPhase.END
+    assert scene.outbox.tracks[-1].crop_id == scene.outbox.crops[-1].crop_id

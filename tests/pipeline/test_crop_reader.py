@@ -137,6 +137,18 @@ async def test_without_pressure_the_oldest_goes_first_under_pressure_the_newest(
     assert [crop for crop in order if crop.startswith("old")] == ["old-2", "old-1", "old-0"]
 
 
+@pytest.mark.parametrize(("age", "first"), [(20, "old"), (30, "new")])
+async def test_pressure_begins_at_a_quarter_of_the_crops_time(client, redis_url, redis_config, age, first):
+    writer = CropWriter(client, redis_config)
+    now = time.time()
+    for crop_id, old in (("old", age), ("new", 0)):
+        message = crop_of(crop_id, track=f"front/{crop_id}", time=now - old, deadline=now - old + 100)
+        writer.publish(message, jpeg_of())
+
+    async with reading(redis_url) as reader:
+        assert (await taken(reader)).message.crop_id == first
+
+
 async def test_taking_newest_first_hands_no_crop_out_twice_and_forgets_none(client, redis_url, redis_config):
     writer = CropWriter(client, redis_config)
     now = time.time()
@@ -227,6 +239,24 @@ async def test_a_restarted_reader_gets_its_own_unfinished_crops_at_once(client, 
         again = await taken(after)
         assert (again.message.crop_id, again.deliveries) == ("c1", 2)
         assert (await taken(after)).message.crop_id == "c2"
+
+
+async def test_a_crop_whose_delivery_got_lost_with_the_connection_is_found_again(client, redis_url, redis_config):
+    async with reading(redis_url) as reader:
+        CropWriter(client, redis_config).publish(crop_of("first"), jpeg_of())
+        await reader.settle(await taken(reader))
+        waiting = asyncio.create_task(reader.take())
+        await until(lambda: blocked_clients(client) == 1)
+        with client.pipeline(transaction=True) as pipe:  # delivered to this consumer, which never hears of it
+            pipe.xadd(keys.crops("front"), crop_of("lost").to_fields())
+            pipe.set(keys.picture("lost"), jpeg_of())
+            pipe.xreadgroup(keys.GROUP, "d0", {keys.crops("front"): ">"}, count=1)
+            pipe.execute()
+        client.client_kill_filter(_type="normal", skipme=True)
+
+        held = await asyncio.wait_for(waiting, 10)
+
+    assert (held.message.crop_id, held.deliveries) == ("lost", 2)
 
 
 async def test_looking_for_lost_replies_leaves_alone_what_is_held(client, redis_url, redis_config):
