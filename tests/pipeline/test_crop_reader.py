@@ -252,6 +252,8 @@ async def test_a_crop_whose_delivery_got_lost_with_the_connection_is_found_again
             pipe.set(keys.picture("lost"), jpeg_of())
             pipe.xreadgroup(keys.GROUP, "d0", {keys.crops("front"): ">"}, count=1)
             pipe.execute()
+        await until(lambda: blocked_clients(client) == 0)
+        await until(lambda: blocked_clients(client) == 1)
         client.client_kill_filter(_type="normal", skipme=True)
 
         held = await asyncio.wait_for(waiting, 10)

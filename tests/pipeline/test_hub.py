@@ -175,6 +175,14 @@ async def test_an_empty_redis_has_empty_answers(redis_url):
         assert await hub.drops() == {}
 
 
+async def test_a_connection_that_was_cut_while_idle_is_no_failure(client, redis_url):
+    async with hub_at(redis_url) as hub:
+        assert await hub.statuses() == []
+        client.client_kill_filter(_type="normal", skipme=True)
+        await asyncio.sleep(0.05)  # the cut reaches this side
+        assert await hub.statuses() == []
+
+
 async def test_r63_the_eviction_policy_can_be_read(client, redis_url):
     async with hub_at(redis_url) as hub:
         assert await hub.eviction_policy() == "noeviction"
