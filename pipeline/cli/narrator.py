@@ -18,6 +18,7 @@ from pipeline.queue.hub import CameraHub
 
 LOOK_S = 0.5
 MODEL_LOOK_S = 1.0
+READY_LOOK_S = 5.0
 
 
 class Narrator:
@@ -86,7 +87,7 @@ class Narrator:
             if now_ready and not ready:
                 self._say("model: ready")
             ready = now_ready
-            await asyncio.sleep(MODEL_LOOK_S)
+            await asyncio.sleep(READY_LOOK_S if ready else MODEL_LOOK_S)
 
     def _tell(self, lines: Iterable[str]) -> None:
         for line in lines:
