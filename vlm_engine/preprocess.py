@@ -11,6 +11,7 @@ import asyncio
 import math
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -143,11 +144,20 @@ class ImageProcessorPool:
 _processor: Any = None
 
 
+def _end_with_parent() -> None:
+    """A parent that is killed closes no queue: its workers would wait for pictures for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
+
+
 def _load(model: str, revision: str | None) -> None:
     global _processor
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the workers in order.
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     os.nice(10)
     import torch
     from transformers import AutoProcessor

@@ -63,7 +63,7 @@ class DemoPlan:
                 "model": self.model.value,
                 "kv_cache_memory": 1 << 28,
                 "max_num_seqs": 8,
-                "num_threads": engine_threads(len(os.sched_getaffinity(0))),
+                "num_threads": engine_threads(usable_cores()),
             },
             "describer": {"max_tokens": 40, "concurrency": 1, "timeout_s": 110, **self.model.describer},
             "store": {"data_dir": str(self.folder)},
@@ -144,6 +144,11 @@ def part_environ(environ: Mapping[str, str]) -> dict[str, str]:
     if kept.get("WATCHWORD_LOG_LEVEL", "info") == "info":
         kept["WATCHWORD_LOG_LEVEL"] = "warning"
     return kept
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, which in a container can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def engine_threads(cores: int) -> int:

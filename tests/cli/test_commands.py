@@ -102,6 +102,18 @@ def test_serve_with_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_killed_serve_leaves_none_of_its_processes(tmp_path: Path, tiny_smolvlm: Path) -> None:
+    log = tmp_path / "log"
+    with started("serve", "--no-cameras", "--port", "0", "--model", str(tiny_smolvlm), log=log) as process:
+        until(lambda: "is ready" in log.read_text(), 120)
+        tasks = Path(f"/proc/{process.pid}/task").iterdir()
+        children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+        assert children  # the picture workers
+        process.kill()
+        process.wait()
+        until(lambda: not any(alive(pid) for pid in children))
+
+
 def test_up_with_a_part_that_can_not_work_ends_with_2_and_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
     path = write(
         tmp_path,
