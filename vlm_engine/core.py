@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from vlm_engine import scheduler
 from vlm_engine.encoder_cache import EncoderCache
+from vlm_engine.encoding import Encoder, Encodings
 from vlm_engine.errors import InvalidRequestError
 from vlm_engine.kv_blocks import BlockPool
 from vlm_engine.outputs import FinishReason
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import torch
 
     from vlm_engine.config import EngineConfig
-    from vlm_engine.encoder_task import EncoderTask
     from vlm_engine.metrics import EngineMetrics
     from vlm_engine.prompt import ImageInput
 
@@ -37,14 +37,10 @@ LONG_GAP = 3.0
 """A decode gap counts as long from so many times the usual decode-only step on."""
 
 
-class Runner(Protocol):
+class Runner(Encoder, Protocol):
     """What computes: :class:`vlm_engine.runner.ModelRunner`."""
 
     num_blocks: int
-
-    def encoder_slices(self, inputs: Mapping[str, torch.Tensor]) -> int: ...
-
-    def start_encode(self, inputs: Mapping[str, torch.Tensor]) -> EncoderTask: ...
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
 
@@ -80,8 +76,7 @@ class EngineCore:
         self._running: dict[str, Request] = {}
         self._waiting: dict[str, Request] = {}
         self._usual_step = 0.0
-        self._tasks: dict[bytes, EncoderTask] = {}
-        self._slice_rate = 0.0
+        self._encodings = Encodings(runner)
         self.step_time: StepTimeModel | None = None
         self._budget = Budget(
             config.max_num_batched_tokens,
@@ -155,7 +150,7 @@ class EngineCore:
         """Ends everything."""
         for request_id in {s.request.request_id for s in self._sequences.values()}:
             self.abort(request_id)
-        self._drop_unwanted_tasks()
+        self._encodings.drop_unwanted(self.encoder_cache)
 
     def step(self) -> bool:
         """One step: plan, execute, apply.
@@ -252,7 +247,7 @@ class EngineCore:
 
     def _encode(self, plan: Plan) -> float:
         """Runs the plan's slices. A picture that can't be encoded fails its request alone."""
-        self._drop_unwanted_tasks()
+        self._encodings.drop_unwanted(self.encoder_cache)
         started = time.monotonic()
         for encode in plan.encodes:
             if encode.request.state is RequestState.RUNNING and encode.request.prompt is not None:
@@ -263,51 +258,21 @@ class EngineCore:
         return seconds
 
     def _encode_slices(self, encode: scheduler.Encode, image: ImageInput) -> None:
-        request, key = encode.request, image.content_hash
-        started = time.monotonic()
+        request = encode.request
         try:
-            task = self._tasks.get(key)
-            if task is None:
-                task = self._tasks[key] = self.runner.start_encode(image.inputs)
-            features = None
-            for _ in range(encode.slices):
-                features = task.advance()
-                if features is not None:
-                    break
-            if features is not None and len(features.rows) != image.num_tokens:
-                raise ValueError(f"{len(features.rows)} feature rows for {image.num_tokens} image tokens")
+            features = self._encodings.advance(image, encode.slices)
         except Exception:
             logger.exception("encoding a picture of request %s failed", request.request_id)
-            self._tasks.pop(key, None)
             self.fail(request.request_id, "encoding a picture failed")
             return
-        now = time.monotonic()
-        self._learn_slice_time((now - started) / encode.slices, image.cost / task.slices)
-        request.passed_over, request.progress_time = 0, now
+        request.passed_over, request.progress_time = 0, time.monotonic()
         self.metrics.inc("encoder_slices", encode.slices)
         if features is not None:
-            del self._tasks[key]
-            self.encoder_cache.put(key, features)
+            self.encoder_cache.put(image.content_hash, features)
             self.metrics.inc("encoder_items")
 
     def _encoder_work(self, request: Request, index: int) -> tuple[float, int]:
-        """Predicted seconds of a slice of this picture (0 = nothing measured yet), and how many slices are left."""
-        if request.prompt is None:
-            return 0.0, 1
-        image = request.prompt.images[index]
-        task = self._tasks.get(image.content_hash)
-        total = task.slices if task is not None else self.runner.encoder_slices(image.inputs)
-        done = task.done if task is not None else 0
-        return self._slice_rate * image.cost / total, max(1, total - done)
-
-    def _learn_slice_time(self, seconds: float, cost: float) -> None:
-        rate = seconds / max(cost, 1.0)
-        self._slice_rate = 0.8 * self._slice_rate + 0.2 * rate if self._slice_rate else rate
-
-    def _drop_unwanted_tasks(self) -> None:
-        """Ends tasks whose pictures nobody waits for any more (aborted, failed, preempted)."""
-        for key in [key for key in self._tasks if not self.encoder_cache.wanted(key)]:
-            self._tasks.pop(key).abort()
+        return self._encodings.work(request.prompt.images[index]) if request.prompt is not None else (0.0, 1)
 
     def _forward(self, chunks: Sequence[Chunk]) -> tuple[torch.Tensor, float]:
         """The packed forward, predicted and measured. Gives the logits and the predicted seconds."""
