@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,5 +20,5 @@ def test_the_kernels_in_the_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
-    summary = result.stdout.strip().splitlines()[-1]
-    assert "passed" in summary and "30 skipped" not in summary, summary
+    passed = re.search(r"(\d+) passed", result.stdout)
+    assert passed and int(passed[1]) >= 30, f"hardly anything ran: {result.stdout}"

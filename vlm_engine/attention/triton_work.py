@@ -74,7 +74,7 @@ def tuning_for(capability: tuple[int, int], head_dim: int, itemsize: int, proces
     """
     # Exact float32 products don't use tensor cores: small tiles, many warps. A mode for checking, not for speed.
     if itemsize == 4:
-        return Tuning(Tile(16, 32, 8, 2), Tile(32, 16, 8, 2), processors)
+        return Tuning(Tile(16, 32, 8, 3), Tile(32, 16, 8, 2), processors)
     if pad_head(head_dim) <= 64:
         return Tuning(Tile(16, 64, 4, 5), Tile(64, 64, 4, 5), processors)
     if capability[0] in (9, 10):
