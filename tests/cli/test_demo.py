@@ -91,8 +91,13 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_named_is_taken() -> None:
-    assert choose_model("some/model", quiet).value == "some/model"
+def test_what_is_named_is_taken_with_settings_that_suit_it(tiny_smolvlm: Path) -> None:
+    assert choose_model("some/model", quiet) == DemoModel("some/model", "as given with --model")
+    one_tile = {"processor_options": {"do_image_splitting": False}}
+    assert choose_model(str(tiny_smolvlm), quiet).describer == one_tile
+    assert choose_model("HuggingFaceTB/SmolVLM2-500M-Video-Instruct", quiet).describer == one_tile
+    with pytest.raises(UsageProblem, match="no such folder"):
+        choose_model("/nowhere/model", quiet)
 
 
 def test_offline_the_weights_beside_the_checkout_are_taken(offline: Path, shared_data: Path) -> None:
