@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.cli.engine_config import quiet_transformers
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
@@ -78,6 +80,7 @@ def assemble_blind(source: Path, gguf: Path, out: Path, on_progress: Progress) -
         if folder is None:
             return
         on_progress("loading torch", 0.0)
+        quiet_transformers()
         import torch
         from transformers import AutoConfig, AutoModelForImageTextToText
 
@@ -96,6 +99,7 @@ def assemble_tiny(source: Path, out: Path, on_progress: Progress) -> None:
         if folder is None:
             return
         on_progress("loading torch", 0.0)
+        quiet_transformers()
         import torch
         from transformers import AutoConfig, AutoModelForImageTextToText
 
