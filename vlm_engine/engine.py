@@ -7,34 +7,29 @@ answers through each request's :class:`vlm_engine.stream.OutputStream`.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
 import torch
 
-from vlm_engine.chat import ChatRenderer
 from vlm_engine.config import EngineConfig
 from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
+from vlm_engine.intake import Intake
 from vlm_engine.loader import Checkpoint, load
 from vlm_engine.memory import count_blocks, run_alone
 from vlm_engine.metrics import EngineMetrics
 from vlm_engine.outputs import FinishReason, RequestOutput
 from vlm_engine.preprocess import ImageProcessorPool, ProcessedImage
-from vlm_engine.prompt import ImageInput, Message, PreparedPrompt, PriorityClass
-from vlm_engine.request import ImageSpan, Request
+from vlm_engine.prompt import Message, PreparedPrompt, PriorityClass
 from vlm_engine.runner import ModelRunner
 from vlm_engine.sampling_params import SamplingParams
-from vlm_engine.sequence import OutputSequence
 from vlm_engine.step_time import StepTimeModel, calibrate
 from vlm_engine.steps import StepRing
 from vlm_engine.stream import OutputStream
@@ -73,12 +68,11 @@ class VLMEngine:
         self._checkpoint: Checkpoint | None = None
         self._core: EngineCore | None = None
         self._pool: ImageProcessorPool | None = None
-        self._chat: ChatRenderer | None = None
+        self._intake: Intake | None = None
         self._thread: threading.Thread | None = None
         self._inbox: deque[Callable[[EngineCore], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
-        self._arrivals = itertools.count()
 
     # Life ------------------------------------------------------------------------------------------------------------
 
@@ -132,10 +126,9 @@ class VLMEngine:
         runner = ModelRunner(checkpoint, config, encoder_cache, blocks)
         self._checkpoint = checkpoint
         self._core = EngineCore(config, runner, encoder_cache, self.metrics)
+        self._intake = Intake(config, checkpoint, self._core.capacity_tokens)
         self._on_progress("measuring step times")
         self._core.step_time = self._measure_steps(checkpoint, runner)
-        image_token = checkpoint.processor.image_token if checkpoint.processor is not None else None
-        self._chat = ChatRenderer(checkpoint.tokenizer, checkpoint.chat_template, image_token)
         if self._pool is not None:
             self._on_progress("starting picture preprocessing")
             self._pool.warm_up()
@@ -157,9 +150,7 @@ class VLMEngine:
     @property
     def max_model_len(self) -> int:
         """Most tokens of prompt and output together."""
-        own: int = self._loaded().family.text_config.max_position_embeddings
-        capacity = self._core.capacity_tokens if self._core else own
-        return min(self.config.max_model_len or own, own, capacity)
+        return self._ready_parts()[1].max_model_len
 
     @property
     def takes_images(self) -> bool:
@@ -174,20 +165,12 @@ class VLMEngine:
     @property
     def steps(self) -> StepRing:
         """What the last steps did."""
-        if self._core is None:
-            raise EngineDeadError(f"the engine is {self.state}")
-        return self._core.steps
+        return self._ready_parts()[0].steps
 
     @property
     def default_params(self) -> SamplingParams:
         """Sampling defaults of the checkpoint's ``generation_config.json``."""
-        g = self._loaded().generation
-        return SamplingParams(
-            temperature=(1.0 if g.temperature is None else float(g.temperature)) if g.do_sample else 1.0,
-            top_p=1.0 if g.top_p is None else float(g.top_p),
-            top_k=int(g.top_k) if g.do_sample and g.top_k else 0,
-            repetition_penalty=1.0 if g.repetition_penalty is None else float(g.repetition_penalty),
-        )
+        return self._ready_parts()[1].default_params
 
     # Requests --------------------------------------------------------------------------------------------------------
 
@@ -209,11 +192,9 @@ class VLMEngine:
             EngineDeadError: the engine isn't ready.
         """
         self._require_ready()
-        chat = self._chat
-        if chat is None:
-            raise EngineDeadError("the engine is not loaded")
+        _, intake = self._ready_parts()
         rendered = await asyncio.to_thread(
-            chat.render,
+            intake.chat.render,
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
@@ -221,15 +202,14 @@ class VLMEngine:
             template_kwargs=chat_template_kwargs,
         )
         images = await self._process_images(rendered.images, mm_processor_kwargs or {})
-        return await asyncio.to_thread(self._assemble, rendered.pieces, images)
+        return await asyncio.to_thread(intake.assemble, rendered.pieces, images)
 
     async def prepare_text(self, text: str) -> PreparedPrompt:
         """Tokenises plain text without a chat template."""
         self._require_ready()
-        if self._chat is None:
-            raise EngineDeadError("the engine is not loaded")
-        ids = await asyncio.to_thread(self._chat.encode_text, text)
-        return self._assemble((ids,), ())
+        _, intake = self._ready_parts()
+        ids = await asyncio.to_thread(intake.chat.encode_text, text)
+        return intake.assemble((ids,), ())
 
     async def submit(
         self,
@@ -257,9 +237,7 @@ class VLMEngine:
             EngineDeadError: the engine isn't ready.
         """
         self._require_ready()
-        core = self._core
-        if core is None:
-            raise EngineDeadError("the engine is not loaded")
+        core, intake = self._ready_parts()
         waiting = core.num_waiting + len(self._inbox)
         if waiting >= self.config.max_queued_requests:
             raise OverloadedError(
@@ -267,16 +245,10 @@ class VLMEngine:
                 retry_after=5.0,
             )
         request_id = request_id or f"req-{uuid.uuid4().hex}"
-        max_total = self._max_total(prompt, params)
-        salt = (cache_salt or "").encode() if self.config.enable_prefix_caching else uuid.uuid4().bytes
-        first = self._request(prompt, params, request_id, 0, max_total, priority_class, priority, salt)
-        core.check_fits(first)
+        requests = intake.requests(prompt, params, request_id, priority_class, priority, cache_salt)
+        core.check_fits(requests[0])
         stream = OutputStream(request_id, params.n, self.abort)
-        requests = [first] + [
-            self._request(prompt, params, request_id, index, max_total, priority_class, priority, salt)
-            for index in range(1, params.n)
-        ]
-        group = [self._sequence(request, stream) for request in requests]
+        group = intake.sequences(requests, stream.deliver)
         self._post(lambda core: core.add(group))
         return stream
 
@@ -318,8 +290,6 @@ class VLMEngine:
 
         return asyncio.run(collect())
 
-    # Making requests -------------------------------------------------------------------------------------------------
-
     async def _process_images(self, images: Sequence[Any], options: Mapping[str, Any]) -> tuple[ProcessedImage, ...]:
         if not images:
             return ()
@@ -327,82 +297,6 @@ class VLMEngine:
             raise InvalidRequestError("the model takes no pictures", param="messages")
         copies = 2 if len(images) > 1 and self._loaded().family.counts_images else 1
         return tuple(await asyncio.gather(*(self._pool.process(image, options, copies) for image in images)))
-
-    def _assemble(self, pieces: Sequence[Sequence[int]], images: Sequence[ProcessedImage]) -> PreparedPrompt:
-        """Puts text and picture blocks together and computes positions."""
-        ids: list[int] = list(pieces[0])
-        inputs: list[ImageInput] = []
-        for image, piece in zip(images, pieces[1:], strict=True):
-            start = len(ids)
-            indices = tuple(start + index for index in image.feature_indices)
-            cost = sum(tensor.numel() for tensor in image.inputs.values())
-            inputs.append(ImageInput(image.content_hash, start, indices, image.inputs, cost))
-            ids += image.token_ids
-            ids += piece
-        if not ids:
-            raise InvalidRequestError("the prompt is empty", param="messages")
-        positions, delta = self._loaded().family.positions(ids, inputs)
-        return PreparedPrompt(tuple(ids), tuple(inputs), positions, delta)
-
-    def _max_total(self, prompt: PreparedPrompt, params: SamplingParams) -> int:
-        length, limit = len(prompt.token_ids), self.max_model_len
-        if length >= limit:
-            raise InvalidRequestError(
-                f"the prompt takes {length} tokens, the context holds {limit} of prompt and output together",
-                param="messages",
-                code="context_length_exceeded",
-            )
-        if params.max_tokens is None:
-            return limit
-        if length + params.max_tokens > limit:
-            raise InvalidRequestError(
-                f"the prompt takes {length} tokens and max_tokens is {params.max_tokens}, "
-                f"the context holds {limit} of both together",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
-        return length + params.max_tokens
-
-    def _request(
-        self,
-        prompt: PreparedPrompt,
-        params: SamplingParams,
-        request_id: str,
-        index: int,
-        max_total: int,
-        priority_class: PriorityClass,
-        priority: int,
-        salt: bytes,
-    ) -> Request:
-        checkpoint = self._loaded()
-        row = checkpoint.family.text_config.hidden_size * checkpoint.dtype.itemsize * checkpoint.family.feature_levels
-        spans = tuple(
-            ImageSpan(image.content_hash, image.token_indices[0], image.end, image.num_tokens * row)
-            for image in prompt.images
-        )
-        return Request(
-            key=f"{request_id}/{index}",
-            request_id=request_id,
-            index=index,
-            token_ids=list(prompt.token_ids),
-            num_prompt=len(prompt.token_ids),
-            params=params if params.n == 1 else replace(params, n=1),
-            priority_class=priority_class,
-            arrival=next(self._arrivals),
-            max_total=max_total,
-            block_size=self.config.block_size,
-            priority=priority,
-            salt=salt,
-            prompt=prompt,
-            spans=spans,
-            arrival_time=time.monotonic(),
-        )
-
-    def _sequence(self, request: Request, stream: OutputStream) -> OutputSequence:
-        checkpoint = self._loaded()
-        given = request.params.seed
-        seed = given + request.index if given is not None else hash((self.config.seed, request.arrival))
-        return OutputSequence.create(request, checkpoint.tokenizer, checkpoint.end_token_ids, seed, stream.deliver)
 
     # The engine thread -----------------------------------------------------------------------------------------------
 
@@ -466,6 +360,11 @@ class VLMEngine:
     def _require_ready(self) -> None:
         if self.state is not EngineState.READY:
             raise EngineDeadError(self.error or f"the engine is {self.state}")
+
+    def _ready_parts(self) -> tuple[EngineCore, Intake]:
+        if self._core is None or self._intake is None:
+            raise EngineDeadError(self.error or "the engine is not loaded")
+        return self._core, self._intake
 
     def _loaded(self) -> Checkpoint:
         if self._checkpoint is None:

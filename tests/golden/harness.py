@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vlm_engine import EngineConfig, SamplingParams, VLMEngine, preprocess
+from vlm_engine import EngineConfig, SamplingParams, preprocess
 from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache
+from vlm_engine.intake import Intake
 from vlm_engine.loader import Checkpoint, load
 from vlm_engine.memory import count_blocks
 from vlm_engine.metrics import EngineMetrics
 from vlm_engine.outputs import RequestOutput
 from vlm_engine.prompt import PreparedPrompt, PriorityClass
 from vlm_engine.runner import ModelRunner
-from vlm_engine.sequence import OutputSequence
 
 TIE = 1e-4
 """Where the reference's two best logits are closer than this, either token is right."""
@@ -74,29 +74,29 @@ class Job:
 
 
 class Harness:
-    """A checkpoint in float32 with an engine front that only prepares prompts (no thread, no worker processes)."""
+    """A loaded checkpoint whose prompts are prepared in this process (no thread, no workers).
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the checkpoint.
+        dtype: float32 where tokens are compared with the reference's.
+    """
+
+    def __init__(self, path: Path, dtype: str = "float32") -> None:
         self.path = path
-        self.config = EngineConfig(model=str(path), dtype="float32", device="cpu", kv_cache_memory=1 << 24)
+        self.config = EngineConfig(model=str(path), dtype=dtype, device="cpu", kv_cache_memory=1 << 24)
         self.checkpoint: Checkpoint = load(self.config)
-        self.front = VLMEngine(self.config)
-        self.front._checkpoint = self.checkpoint
-        from vlm_engine.chat import ChatRenderer
-
-        image_token = self.checkpoint.processor.image_token if self.checkpoint.processor else None
-        self.chat = ChatRenderer(self.checkpoint.tokenizer, self.checkpoint.chat_template, image_token)
+        self.intake = Intake(self.config, self.checkpoint, 1 << 20)
 
     def prepare(self, messages: list[dict[str, Any]], **options: Any) -> PreparedPrompt:
         """As :meth:`VLMEngine.prepare` does it, the workers' code run in this process."""
-        rendered = self.chat.render(messages)
-        return self.front._assemble(rendered.pieces, self._process(rendered.images, options))
+        rendered = self.intake.chat.render(messages)
+        return self.intake.assemble(rendered.pieces, self._process(rendered.images, options))
 
     def prepare_text(self, text: str, images: list[Image.Image]) -> PreparedPrompt:
         """Without a chat template: a text that holds the family's placeholders."""
         encode = self.checkpoint.tokenizer.encode
         pieces = [encode(t, add_special_tokens=False) for t in text.split(self.checkpoint.processor.image_token)]
-        return self.front._assemble(pieces, self._process(images, {}))
+        return self.intake.assemble(pieces, self._process(images, {}))
 
     def _process(self, images: Sequence[Any], options: dict[str, Any]) -> list[preprocess.ProcessedImage]:
         preprocess._processor = self.checkpoint.processor
@@ -109,9 +109,7 @@ class Harness:
 
     def core(self, **knobs: Any) -> EngineCore:
         """A fresh core over the loaded weights."""
-        defaults = {"dtype": "float32", "device": "cpu", "kv_cache_memory": 1 << 24}
-        config = EngineConfig(model=str(self.path), **(defaults | knobs))
-        self.front.config = config
+        config = replace(self.config, **knobs)
         cache = EncoderCache(config.encoder_cache_memory)
         core = EngineCore(
             config,
@@ -119,26 +117,14 @@ class Harness:
             cache,
             EngineMetrics(),
         )
-        self.front._core = core
+        self.intake = Intake(config, self.checkpoint, core.capacity_tokens)
         return core
 
     def add(self, core: EngineCore, job: Job) -> None:
         """Hands a job to the core as ``submit`` would."""
-        max_total = self.front._max_total(job.prompt, job.params)
-        salt = b"" if core.config.enable_prefix_caching else job.request_id.encode()
-        group = []
-        for index in range(job.params.n):
-            request = self.front._request(
-                job.prompt, job.params, job.request_id, index, max_total, job.priority_class, 0, salt
-            )
-            core.check_fits(request)
-            seed = (job.params.seed or 0) + index
-            group.append(
-                OutputSequence.create(
-                    request, self.checkpoint.tokenizer, self.checkpoint.end_token_ids, seed, job.outputs.append
-                )
-            )
-        core.add(group)
+        requests = self.intake.requests(job.prompt, job.params, job.request_id, job.priority_class)
+        core.check_fits(requests[0])
+        core.add(self.intake.sequences(requests, job.outputs.append))
 
     def run(self, core: EngineCore, *jobs: Job, check: bool = True) -> None:
         """Steps until everything is finished, checking pages and features after every step."""

@@ -109,11 +109,11 @@ def test_defaults_of_the_checkpoint_do_not_leak_into_explicit_parameters(checkpo
     """Qwen2.5-VL ships repetition_penalty 1.05; 0.2 in its place turns a text over. Only who asks for it gets it."""
     world = world_of("qwen2.5-vl", checkpoint("qwen2.5-vl"))
     assert world.reference.model.generation_config.repetition_penalty == 1.05
-    assert world.harness.front.default_params.repetition_penalty == 1.05
+    assert world.harness.intake.default_params.repetition_penalty == 1.05
     monkeypatch.setattr(world.harness.checkpoint.generation, "repetition_penalty", 0.2)
     prompt = world.harness.prepare(world.messages("image before text"))
     tokens = {}
-    for penalty in (1.0, world.harness.front.default_params.repetition_penalty):
+    for penalty in (1.0, world.harness.intake.default_params.repetition_penalty):
         params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, repetition_penalty=penalty)
         job = Job(prompt, params, f"r{penalty}")
         world.harness.run(world.harness.core(), job)

@@ -220,7 +220,7 @@ def test_c6_text_then_image_then_text_on_one_engine(checkpoint):
 
 def test_e5_prompt_tokens_are_constant_while_the_prompt_takes_two_and_a_half_chunks(checkpoint):
     harness = Harness(checkpoint("text"))
-    prompt = harness.front._assemble((tuple(range(100, 200)),), ())
+    prompt = harness.intake.assemble((tuple(range(100, 200)),), ())
     one = Job(prompt, SamplingParams(temperature=0, max_tokens=5, ignore_eos=True), "r")
     harness.run(harness.core(max_num_batched_tokens=40, max_num_seqs=4), one)
     assert [out.num_prompt_tokens for out in one.outputs] == [100] * 5

@@ -1,0 +1,142 @@
+"""From what a caller asks to requests that the scheduler can run: prompts put together, limits checked, seeds given."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from vlm_engine.chat import ChatRenderer
+from vlm_engine.config import EngineConfig
+from vlm_engine.errors import InvalidRequestError
+from vlm_engine.loader import Checkpoint
+from vlm_engine.outputs import RequestOutput
+from vlm_engine.preprocess import ProcessedImage
+from vlm_engine.prompt import ImageInput, PreparedPrompt, PriorityClass
+from vlm_engine.request import ImageSpan, Request
+from vlm_engine.sampling_params import SamplingParams
+from vlm_engine.sequence import OutputSequence
+
+
+class Intake:
+    """Safe to use from any thread.
+
+    Args:
+        config: limits and the base of seeds.
+        checkpoint: the loaded model.
+        capacity: tokens that the KV cache holds.
+    """
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, capacity: int) -> None:
+        self._config = config
+        self._checkpoint = checkpoint
+        self._arrivals = itertools.count()
+        own: int = checkpoint.family.text_config.max_position_embeddings
+        self.max_model_len = min(config.max_model_len or own, own, capacity)
+        image_token = checkpoint.processor.image_token if checkpoint.processor is not None else None
+        self.chat = ChatRenderer(checkpoint.tokenizer, checkpoint.chat_template, image_token)
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """Sampling defaults of the checkpoint's ``generation_config.json``."""
+        g = self._checkpoint.generation
+        return SamplingParams(
+            temperature=(1.0 if g.temperature is None else float(g.temperature)) if g.do_sample else 1.0,
+            top_p=1.0 if g.top_p is None else float(g.top_p),
+            top_k=int(g.top_k) if g.do_sample and g.top_k else 0,
+            repetition_penalty=1.0 if g.repetition_penalty is None else float(g.repetition_penalty),
+        )
+
+    def assemble(self, pieces: Sequence[Sequence[int]], images: Sequence[ProcessedImage]) -> PreparedPrompt:
+        """Puts the text between the pictures and the pictures' token blocks together, and computes positions.
+
+        Raises:
+            InvalidRequestError: nothing is in it.
+        """
+        ids: list[int] = list(pieces[0])
+        inputs: list[ImageInput] = []
+        for image, piece in zip(images, pieces[1:], strict=True):
+            start = len(ids)
+            indices = tuple(start + index for index in image.feature_indices)
+            cost = sum(tensor.numel() for tensor in image.inputs.values())
+            inputs.append(ImageInput(image.content_hash, start, indices, image.inputs, cost))
+            ids += image.token_ids
+            ids += piece
+        if not ids:
+            raise InvalidRequestError("the prompt is empty", param="messages")
+        positions, delta = self._checkpoint.family.positions(ids, inputs)
+        return PreparedPrompt(tuple(ids), tuple(inputs), positions, delta)
+
+    def requests(
+        self,
+        prompt: PreparedPrompt,
+        params: SamplingParams,
+        request_id: str,
+        priority_class: PriorityClass = PriorityClass.INTERACTIVE,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> list[Request]:
+        """One request for each of the ``n`` outputs, with one salt between them, so that they share the prompt's pages.
+
+        Raises:
+            InvalidRequestError: longer than the context, with the numbers.
+        """
+        max_total = self._max_total(prompt, params)
+        caching = self._config.enable_prefix_caching
+        salt = (cache_salt or "").encode() if caching else uuid.uuid4().bytes
+        spans = self._spans(prompt)
+        return [
+            Request(
+                key=f"{request_id}/{index}",
+                request_id=request_id,
+                index=index,
+                token_ids=list(prompt.token_ids),
+                num_prompt=len(prompt.token_ids),
+                params=replace(params, n=1),
+                priority_class=priority_class,
+                arrival=next(self._arrivals),
+                max_total=max_total,
+                block_size=self._config.block_size,
+                priority=priority,
+                salt=salt,
+                prompt=prompt,
+                spans=spans,
+                arrival_time=time.monotonic(),
+            )
+            for index in range(params.n)
+        ]
+
+    def sequences(self, requests: Sequence[Request], deliver: Callable[[RequestOutput], None]) -> list[OutputSequence]:
+        """The requests with their sampling and text; every output's random stream is its own."""
+        tokenizer, ends = self._checkpoint.tokenizer, self._checkpoint.end_token_ids
+        return [OutputSequence.create(r, tokenizer, ends, self._seed(r), deliver) for r in requests]
+
+    def _seed(self, request: Request) -> int:
+        given = request.params.seed
+        return given + request.index if given is not None else hash((self._config.seed, request.arrival))
+
+    def _spans(self, prompt: PreparedPrompt) -> tuple[ImageSpan, ...]:
+        family = self._checkpoint.family
+        row = family.text_config.hidden_size * self._checkpoint.dtype.itemsize * family.feature_levels
+        return tuple(ImageSpan(i.content_hash, i.token_indices[0], i.end, i.num_tokens * row) for i in prompt.images)
+
+    def _max_total(self, prompt: PreparedPrompt, params: SamplingParams) -> int:
+        length, limit = len(prompt.token_ids), self.max_model_len
+        if length >= limit:
+            raise InvalidRequestError(
+                f"the prompt takes {length} tokens, the context holds {limit} of prompt and output together",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if params.max_tokens is None:
+            return limit
+        if length + params.max_tokens > limit:
+            raise InvalidRequestError(
+                f"the prompt takes {length} tokens and max_tokens is {params.max_tokens}, "
+                f"the context holds {limit} of both together",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        return length + params.max_tokens
