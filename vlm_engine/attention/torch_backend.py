@@ -65,7 +65,10 @@ class TorchBackend:
             context = members[0].context
             padded = torch.zeros(len(members), context, dtype=torch.long)
             for row, sequence in enumerate(members):
-                padded[row, : sequence.context] = _context_slots(sequence, block_size)
+                own = _context_slots(sequence, block_size)
+                padded[row, : sequence.context] = own
+                # Masked, but still multiplied by zero: padding must be numbers, so it repeats what the sequence wrote.
+                padded[row, sequence.context :] = own[-1]
             lengths = torch.tensor([s.context for s in members])
             ragged = members[-1].context < context
             mask = (torch.arange(context) < lengths[:, None])[:, None, None, :].to(device) if ragged else None
