@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.cli.app import command_names
 
-COMMANDS = ["check", "demo", "demo-camera", "describe", "ingest", "serve", "up"]
+COMMANDS = ["check", "demo", "demo-camera", "describe", "ingest", "serve", "trace", "up"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +37,7 @@ def test_the_overview_names_each_command_with_a_sentence() -> None:
         ("serve", ["--config", "--model", "--host", "--port", "--no-cameras"]),
         ("describe", ["IMAGE...", "--model", "--prompt", "--max-tokens"]),
         ("check", ["--config", "--timeout"]),
+        ("trace", ["FILE", "--url", "--api-key"]),
         ("demo-camera", ["--host", "--port", "--video"]),
     ],
 )
