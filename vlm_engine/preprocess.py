@@ -8,6 +8,7 @@ and hand tensors over through shared memory.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import multiprocessing
 import os
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from vlm_engine.metrics import EngineMetrics
 
 MAX_PENDING = 256
+ATTEMPTS = 2
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +116,7 @@ class ImageProcessorPool:
         self._pending += 1
         self._metrics.set("preprocess_queue_depth", self._pending)
         try:
-            future = self._pool.submit(_process, source, self._max_pixels, dict(options), copies)
-            try:
-                packed = await asyncio.wrap_future(future)
-            except asyncio.CancelledError:
-                future.add_done_callback(_discard)
-                raise
-        except BrokenProcessPool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = self._start()
-            raise RequestFailedError("preprocessing died on the picture") from None
+            packed = await self._run(source, options, copies)
         finally:
             self._pending -= 1
             self._metrics.set("preprocess_queue_depth", self._pending)
@@ -129,6 +124,25 @@ class ImageProcessorPool:
         # Copying a large picture's tensors takes tens of milliseconds: not on the event loop.
         inputs = await asyncio.to_thread(_unpack, packed)
         return ProcessedImage(packed.content_hash, packed.token_ids, packed.feature_indices, inputs)
+
+    async def _run(self, source: bytes | Image, options: Mapping[str, Any], copies: int) -> _Packed:
+        """One picture through a worker. A worker that dies takes every picture in the pool with it: each is tried once
+        more in a new pool, so that only the one at fault fails."""
+        for _ in range(ATTEMPTS):
+            pool = self._pool
+            try:
+                future = pool.submit(_process, source, self._max_pixels, dict(options), copies)
+                try:
+                    return await asyncio.wrap_future(future)
+                except asyncio.CancelledError:
+                    future.add_done_callback(_discard)
+                    raise
+            except BrokenProcessPool:
+                if self._pool is pool:
+                    logger.error("a picture worker died; starting new ones")
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    self._pool = self._start()
+        raise RequestFailedError("preprocessing died on the picture")
 
     def shutdown(self) -> None:
         """Ends the workers."""

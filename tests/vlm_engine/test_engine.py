@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import signal
 
 import pytest
 import torch
@@ -224,6 +226,51 @@ async def test_an_exception_in_one_requests_stage_fails_it_alone(engine, monkeyp
     assert engine.state is EngineState.READY
     monkeypatch.undo()
     assert text(await collect(engine, marker, SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)))
+
+
+async def test_a_picture_worker_that_dies_takes_nobody_with_it(engine):
+    before = asyncio.create_task(engine.prepare(user(picture(30, 400, 400), "before")))
+    await asyncio.sleep(0)
+    for process in list(engine._pool._pool._processes.values()):
+        os.kill(process.pid, signal.SIGKILL)
+    during = await engine.prepare(user(picture(31, 64, 64), "during"))
+    assert len((await before).images) == len(during.images) == 1
+    assert text(await collect(engine, user(picture(31, 64, 64), "after")))
+
+
+class Lethal:
+    """Ends whoever unpickles it: a stand-in for a picture on which a decoder crashes."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+async def test_a_picture_that_kills_every_worker_fails_alone(engine):
+    lethal = asyncio.create_task(engine.prepare(user(Lethal(), "boom")))
+    neighbour = asyncio.create_task(engine.prepare(user(picture(32, 64, 64), "fine")))
+    with pytest.raises(RequestFailedError, match="died on the picture"):
+        await lethal
+    try:
+        assert len((await neighbour).images) == 1
+    except RequestFailedError:
+        # It shared both pools with the culprit; asked again it is served.
+        assert len((await engine.prepare(user(picture(32, 64, 64), "fine"))).images) == 1
+
+
+async def test_a19_seventy_two_pictures_at_once_are_answered_or_refused(engine):
+    async def one(number):
+        try:
+            return await collect(
+                engine, user(picture(number, 48, 48), f"{number}?"), SamplingParams(temperature=0, max_tokens=2)
+            )
+        except OverloadedError:
+            return None
+
+    answers = await asyncio.gather(*(one(number) for number in range(72)))
+    answered = [a for a in answers if a is not None]
+    assert len(answered) >= 12
+    assert all(a[-1].finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for a in answered)
+    assert engine.state is EngineState.READY
 
 
 async def test_b11_a_picture_that_failed_once_can_be_tried_again(engine, monkeypatch):
