@@ -10,10 +10,11 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.services import Provided, Services
+from pipeline.logs import ThrottledLogger
 from pipeline.reasons import REASON_TEXT, Reason
 from vlm_engine.engine import EngineState, VLMEngine
 
-_log = logging.getLogger(__name__)
+_log = ThrottledLogger(logging.getLogger(__name__))
 
 PART_TIMEOUT_S = 2.0
 
@@ -76,7 +77,7 @@ async def _store(services: Services) -> PartHealth:
             await asyncio.to_thread(store.list_events, limit=1)
     except (SQLAlchemyError, TimeoutError) as error:
         # The error's own text may hold the database's URL.
-        _log.warning("The event store does not answer: %s", type(error).__name__)
+        _log.warning("store", "The event store does not answer: %s", type(error).__name__)
         return PartHealth(ok=False, state="down", reason="The event store does not answer.")
     return PartHealth(ok=True, state="ok")
 

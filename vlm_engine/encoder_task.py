@@ -11,7 +11,7 @@ a compiled or captured region. Without the ``greenlet`` package a picture's item
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,11 +20,6 @@ from vlm_engine.encoder_cache import ImageFeatures
 
 if TYPE_CHECKING:
     from vlm_engine.families import Family
-
-try:
-    import greenlet
-except ImportError:  # a machine without it still encodes, in coarser slices
-    greenlet = None
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -60,21 +55,23 @@ class SlicedEncoder:
     def __init__(self, family: Family, model: torch.nn.Module) -> None:
         self._family = family
         self.blocks = vision_blocks(model, family.decoder)
-        if greenlet is not None:
+        self._greenlet = import_greenlet()
+        if self._greenlet is not None:
+            hook = _handing_back(self._greenlet)
             for block in self.blocks:
-                block.register_forward_hook(_hand_back)
+                block.register_forward_hook(hook)
 
     def count_slices(self, inputs: Inputs) -> int:
         """Slices of a picture's task."""
         items = len(self._family.items(inputs))
-        return items if greenlet is None else items * max(1, len(self.blocks)) + 1
+        return items if self._greenlet is None else items * max(1, len(self.blocks)) + 1
 
     def start(self, inputs: Inputs) -> EncoderTask:
         """A task for one picture's processor outputs, nothing run yet."""
         items = self._family.items(inputs)
-        if greenlet is None:
+        if self._greenlet is None:
             return _ItemTask(self._family, items)
-        return _GreenletTask(self._family, items, max(1, len(self.blocks)))
+        return _GreenletTask(self._greenlet, self._family, items, max(1, len(self.blocks)))
 
 
 class _ItemTask:
@@ -100,10 +97,11 @@ class _ItemTask:
 class _GreenletTask:
     """One slice a block of an item; what comes after an item's last block belongs to the next slice."""
 
-    def __init__(self, family: Family, items: Sequence[Inputs], blocks: int) -> None:
+    def __init__(self, greenlet: Any, family: Family, items: Sequence[Inputs], blocks: int) -> None:
         self.slices = len(items) * blocks + 1
         self.done = 0
-        self._greenlet: Any = _TaskGreenlet(lambda: join_features([family.encode(item) for item in items]))
+        self._greenlet = greenlet.greenlet(lambda: join_features([family.encode(item) for item in items]))
+        self._greenlet.hands_back = True
 
     def advance(self) -> ImageFeatures | None:
         result = self._greenlet.switch()
@@ -119,16 +117,24 @@ class _GreenletTask:
             self._greenlet.throw()  # GreenletExit: the tower's frames unwind
 
 
-if greenlet is not None:
+def import_greenlet() -> Any | None:
+    """The package, None where it isn't installed: pictures are encoded there too, in coarser slices."""
+    try:
+        import greenlet
+    except ImportError:
+        return None
+    return greenlet
 
-    class _TaskGreenlet(greenlet.greenlet):  # type: ignore[misc]
-        """Marks the greenlets whose blocks hand control back."""
 
+def _handing_back(greenlet: Any) -> Callable[[torch.nn.Module, Any, Any], None]:
+    """A forward hook that switches to the engine, inside a task only."""
 
-def _hand_back(module: torch.nn.Module, args: Any, output: Any) -> None:
-    current = greenlet.getcurrent()
-    if isinstance(current, _TaskGreenlet):
-        current.parent.switch()
+    def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
+        current = greenlet.getcurrent()
+        if getattr(current, "hands_back", False):
+            current.parent.switch()
+
+    return hook
 
 
 def vision_blocks(model: torch.nn.Module, decoder: torch.nn.Module) -> tuple[torch.nn.Module, ...]:

@@ -94,7 +94,7 @@ def test_hooks_do_nothing_outside_a_task(harness):
 
 
 def test_without_greenlet_items_are_the_only_cuts(harness, monkeypatch):
-    monkeypatch.setattr(encoder_task, "greenlet", None)
+    monkeypatch.setattr(encoder_task, "import_greenlet", lambda: None)
     bare = Harness(harness.path)
     encoder, family = bare.checkpoint.encoder, bare.checkpoint.family
     inputs = inputs_of(bare)

@@ -1,4 +1,4 @@
-"""What the paged engine would compute wrongly, and is therefore refused: by name, and by what a decoder's config says."""
+"""What the paged engine would compute wrongly and is therefore refused: by name, and by the decoder's configuration."""
 
 from __future__ import annotations
 
