@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from PIL import Image
 
 from pipeline.cli.serve_runtime import EngineDied, ServeRuntime
+from pipeline.cli.trace import run_trace
 from pipeline.config import WatchwordConfig
 from pipeline.embedded_redis import EmbeddedValkey
 from pipeline.messages import CropKind, CropMessage
@@ -76,6 +78,7 @@ async def test_live_at_once_ready_when_loaded_and_ended_when_the_engine_breaks(
             )
         assert model == tiny_smolvlm.name
         assert answer.usage is not None and answer.usage.completion_tokens > 0
+        await assert_trace(runtime.url, tmp_path)
 
         def break_it(core: Any) -> None:
             raise RuntimeError("broken on purpose")
@@ -89,6 +92,17 @@ async def test_live_at_once_ready_when_loaded_and_ended_when_the_engine_breaks(
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=1)
     await runtime.stop()  # again: nothing to do
+
+
+async def assert_trace(url: str, folder: Path) -> None:
+    """`watchword trace` writes the steps of that answer as data and as a picture."""
+    assert await asyncio.to_thread(run_trace, url, None, folder / "steps.json") == 0
+    steps = json.loads((folder / "steps.json").read_text())
+    assert sum(step["prefill_tokens"] for step in steps) > 0
+    assert sum(step["decode_tokens"] for step in steps) == 3  # of four tokens the first one ends the prefill
+    assert all(step["predicted_seconds"] > 0 for step in steps)
+    assert await asyncio.to_thread(run_trace, url, None, folder / "steps.svg") == 0
+    assert "<svg" in (folder / "steps.svg").read_text()
 
 
 def crop(camera: str) -> tuple[CropMessage, bytes]:
