@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from vlm_engine.errors import ConfigError
 
@@ -21,8 +22,9 @@ class EngineConfig:
         device: "auto" (CUDA when there is one), "cpu", "cuda", "cuda:1".
         max_num_batched_tokens: most new tokens in one step, decodes included. 2,048: on a data-centre GPU a step of
             that size stays compute-bound, and the KV prefix of a long prompt is read seldom enough.
-        target_itl_ms: how long a step may take while anybody decodes: prefill gets only the tokens that the step-time
-            model says fit; None = only ``max_num_batched_tokens`` counts.
+        target_itl_ms: how long a step may take while anybody decodes: prefill and pictures get only the time that the
+            step-time model says is left. "auto" = twice what the decodes take by themselves; None = only
+            ``max_num_batched_tokens`` counts, as in vLLM.
         max_num_seqs: most requests that run at once.
         max_model_len: most tokens of prompt and output together; None = the model's own limit, cut to
             what the KV cache holds.
@@ -46,7 +48,7 @@ class EngineConfig:
     dtype: str = "auto"
     device: str = "auto"
     max_num_batched_tokens: int = 2048
-    target_itl_ms: float | None = None
+    target_itl_ms: float | Literal["auto"] | None = "auto"
     max_num_seqs: int = 64
     max_model_len: int | None = None
     block_size: int = 16
@@ -81,8 +83,8 @@ class EngineConfig:
                 f"max_num_seqs is {self.max_num_seqs}, more than max_num_batched_tokens {self.max_num_batched_tokens}: "
                 "a step could not give every running decode its token"
             )
-        if self.target_itl_ms is not None and self.target_itl_ms <= 0:
-            raise ConfigError(f"target_itl_ms is {self.target_itl_ms}, allowed is more than 0")
+        if isinstance(self.target_itl_ms, float | int) and self.target_itl_ms <= 0:
+            raise ConfigError(f'target_itl_ms is {self.target_itl_ms}, allowed are more than 0, "auto" and None')
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len is {self.max_model_len}, allowed is 2 or more")
 

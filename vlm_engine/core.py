@@ -83,7 +83,8 @@ class EngineCore:
             config.max_num_seqs,
             config.prefill_quantum,
             config.long_prefill_token_threshold,
-            target_seconds=config.target_itl_ms / 1000.0 if config.target_itl_ms is not None else None,
+            target_seconds=config.target_itl_ms / 1000.0 if isinstance(config.target_itl_ms, float | int) else None,
+            target_auto=config.target_itl_ms == "auto",
         )
 
     @property

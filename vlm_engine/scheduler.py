@@ -34,6 +34,7 @@ class Budget:
         long_prefill: most prefill tokens of one request in a step; 0 = no such bound.
         encoder_seconds_alone: how long a step encodes while nobody waits for a token; short, because somebody may come.
         target_seconds: how long a step that decodes may take (``target_itl_ms``); None = only tokens count.
+        target_auto: the target is twice what the step's decodes take by themselves.
         step_time: predicts how long a step takes; needed for a target.
         least_prefill: prefill tokens that a step gets even when its time is spent, so that prefill always advances.
     """
@@ -44,6 +45,7 @@ class Budget:
     long_prefill: int = 0
     encoder_seconds_alone: float = 0.25
     target_seconds: float | None = None
+    target_auto: bool = False
     step_time: StepTimeModel | None = None
     least_prefill: int = 16
 
@@ -144,6 +146,7 @@ class _Draft:
     used_tokens: int = 0
     used_seconds: float = 0.0
     decode_seconds: float = 0.0
+    target: float | None = None
     granted: dict[str, int] = field(default_factory=dict)
     encodes: list[Encode] = field(default_factory=list)
     admissions: list[Admission] = field(default_factory=list)
@@ -169,6 +172,7 @@ def plan(state: SchedulerState, budget: Budget) -> Plan:
     draft.used_tokens = len(draft.decodes)
     if budget.step_time is not None:
         draft.decode_seconds = draft.used_seconds = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
+        draft.target = 2.0 * draft.decode_seconds if budget.target_auto else budget.target_seconds
     starts = {r.key: r.computed for r in draft.prefills}
     _share_prefill(state, budget, draft, starts)
     if not draft.preemptions:
@@ -229,7 +233,7 @@ def _share_prefill(state: SchedulerState, budget: Budget, draft: _Draft, starts:
 
 def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
     """Cuts a share to what the step's time still allows while somebody decodes; accounts for what is granted."""
-    model, target = budget.step_time, budget.target_seconds
+    model, target = budget.step_time, draft.target
     if model is None or target is None or not draft.decodes or share < 1:
         return share
     floor = min(share, budget.least_prefill) if draft.used_tokens == len(draft.decodes) else 0
@@ -267,9 +271,7 @@ def _encoder_seconds(budget: Budget, draft: _Draft) -> float:
     """What a step may spend on pictures: beside decodes the rest of the target, or without one as much as they take."""
     if not draft.decodes:
         return budget.encoder_seconds_alone
-    if budget.target_seconds is not None:
-        return budget.target_seconds - draft.used_seconds
-    return draft.decode_seconds
+    return draft.target - draft.used_seconds if draft.target is not None else draft.decode_seconds
 
 
 def _admit(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:

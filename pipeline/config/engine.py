@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
@@ -35,11 +35,11 @@ class EngineSection(Section):
     )
     device: str = Field("auto", title="Device", description='"auto", "cpu", "cuda" or "cuda:1".')
     max_num_batched_tokens: int = Field(2048, title="Token budget", description="Most new tokens in a step.", ge=1)
-    target_itl_ms: float | None = Field(
-        None,
+    target_itl_ms: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        "auto",
         title="Target gap",
-        description="Milliseconds between two tokens of an answer; other prompts get only the time left.",
-        gt=0,
+        description="Milliseconds between two tokens of a running answer; other prompts and pictures get only the time "
+        "left. auto: twice what running answers take by themselves. null: only the token budget counts.",
     )
     max_num_seqs: int = Field(64, title="Sequences", description="Most requests that run at once.", ge=1)
     max_model_len: int | None = Field(None, title="Context", description="Most tokens of prompt and output.", ge=2)

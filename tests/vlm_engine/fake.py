@@ -200,6 +200,8 @@ class FakeEngine:
     def _check_time(self, plan, decoding: set[str]) -> None:
         """While somebody decodes, the step's predicted time stays under the target, or prefill got just its floor."""
         target, model = self.config.target_itl_ms, self.core.step_time
+        if target == "auto" and model is not None:
+            target = 2000 * model.predict([(c.start, 1) for c in plan.chunks if c.request.key in decoding])
         decodes = [c for c in plan.chunks if c.request.key in decoding]
         if target is None or model is None or not decodes:
             return

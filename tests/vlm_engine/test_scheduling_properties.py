@@ -144,7 +144,7 @@ def dense_trace(rng: random.Random) -> tuple[dict, list[Arrival]]:
     }
     if rng.random() < 0.5:
         knobs_["step_time"] = FixedTime((1, 8, 64), (0.010, 0.012, 0.05), 1e-5, 1e-6)
-        knobs_["target_itl_ms"] = rng.choice([5.0, 15.0, 40.0])
+        knobs_["target_itl_ms"] = rng.choice([5.0, 15.0, 40.0, "auto", None])
     return knobs_, trace
 
 

@@ -76,7 +76,7 @@ def test_padding_never_reads_what_nobody_wrote():
 
 @pytest.mark.parametrize("lengths", [[6000] + [200] * 7, [100, 99, 81, 80, 79], list(range(1, 60))])
 def test_buckets_are_padded_by_a_quarter_at_most(lengths):
-    buckets = _bucketed([Sequence(i, 1, length, ()) for i, length in enumerate(lengths)])
+    buckets = _bucketed([Sequence(i, 1, length, ()) for i, length in enumerate(lengths)], PADDING)
     assert sorted(s.context for bucket in buckets for s in bucket) == sorted(lengths)
     for bucket in buckets:
         assert max(s.context for s in bucket) <= PADDING * min(s.context for s in bucket)

@@ -49,9 +49,16 @@ class Prepared:
 
 
 class TorchBackend:
-    """See the module's text."""
+    """See the module's text.
+
+    Args:
+        padding: longest context of a bucket over its shortest; 1.0 attends each length on its own.
+    """
 
     name = "torch"
+
+    def __init__(self, padding: float = PADDING) -> None:
+        self._padding = padding
 
     def prepare(
         self, sequences: tuple[Sequence, ...], block_size: int, num_heads: int, kv_heads: int, device: torch.device
@@ -61,7 +68,7 @@ class TorchBackend:
         buckets: list[Bucket] = []
         slots: list[torch.Tensor] = []
         offset = 0
-        for members in _bucketed([s for s in sequences if s.length == 1]):
+        for members in _bucketed([s for s in sequences if s.length == 1], self._padding):
             context = members[0].context
             padded = torch.zeros(len(members), context, dtype=torch.long)
             for row, sequence in enumerate(members):
@@ -127,11 +134,11 @@ def _attend_bucket(
         out.index_copy_(0, bucket.rows, result)
 
 
-def _bucketed(decodes: Seq[Sequence]) -> list[list[Sequence]]:
-    """Groups by context length, longest first, so that no member is padded by more than a quarter."""
+def _bucketed(decodes: Seq[Sequence], padding: float) -> list[list[Sequence]]:
+    """Groups by context length, longest first, so that no member is padded by more than this factor."""
     buckets: list[list[Sequence]] = []
     for sequence in sorted(decodes, key=lambda s: -s.context):
-        if buckets and buckets[-1][0].context <= sequence.context * PADDING:
+        if buckets and buckets[-1][0].context <= sequence.context * padding:
             buckets[-1].append(sequence)
         else:
             buckets.append([sequence])
