@@ -155,3 +155,13 @@ def test_dense_traces_keep_every_invariant(start):
             drive(*dense_trace(random.Random(seed)))
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("start", range(1000, 21_000, 1000))
+def test_twenty_thousand_dense_traces(start):
+    for seed in range(start, start + 1000):
+        try:
+            drive(*dense_trace(random.Random(seed)))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
