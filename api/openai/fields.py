@@ -43,7 +43,6 @@ VLLM_EXTRAS: Neutral = {
     "include_reasoning": (True,),
     "length_penalty": (1.0,),
     "media_io_kwargs": ({},),
-    "mm_processor_kwargs": ({},),
     "prompt_logprobs": (),
     "request_id": (),
     "return_token_ids": (False,),
@@ -106,6 +105,17 @@ class IgnoredFields(StrictModel):
     prompt_cache_retention: Any = None
 
 
+MAX_OPTION_PIXELS = 16 * 1024 * 1024
+
+
+class ProcessorOptions(StrictModel):
+    """What a request may tell the model's picture processor; which of them a model knows depends on its family."""
+
+    do_image_splitting: bool | None = Field(None, description="SmolVLM, Idefics3: false makes one tile of a picture.")
+    min_pixels: int | None = Field(None, ge=1, le=MAX_OPTION_PIXELS, description="Qwen: smaller pictures are enlarged.")
+    max_pixels: int | None = Field(None, ge=1, le=MAX_OPTION_PIXELS, description="Qwen: larger ones are scaled down.")
+
+
 class SamplingFields(StrictModel):
     """Sampling and stopping; names and meanings as in the OpenAI API and in vLLM. None takes the model's default."""
 
@@ -132,8 +142,14 @@ class SamplingFields(StrictModel):
     )
     cache_salt: str | None = Field(None, max_length=256, description="Only the same salt shares cached prefixes.")
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: ProcessorOptions | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+
+    @property
+    def processor_options(self) -> dict[str, Any]:
+        """Those that were given."""
+        return self.mm_processor_kwargs.model_dump(exclude_none=True) if self.mm_processor_kwargs else {}
 
     @property
     def priority_class(self) -> PriorityClass:

@@ -109,6 +109,7 @@ async def submit(engine: VLMEngine, submission: Submission, request_id: str, dea
             prompt = await engine.prepare(
                 submission.messages,
                 chat_template_kwargs=fields.chat_template_kwargs,
+                mm_processor_kwargs=fields.processor_options,
                 add_generation_prompt=fields.add_generation_prompt is not False and not fields.continue_final_message,
                 continue_final_message=bool(fields.continue_final_message),
             )

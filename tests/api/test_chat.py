@@ -233,3 +233,20 @@ def test_fields_without_effect_are_taken(client):
         extra_body={"safety_identifier": "x", "prompt_cache_key": "y", "echo": False, "best_of": 1},
     )
     assert answer.choices[0].message.content
+
+
+def test_processor_options_reach_the_models_processor(client):
+    """One tile takes 64 image tokens; the same picture cut up takes many times that."""
+    messages = [{"role": "user", "content": [image_part(), {"type": "text", "text": "Who?"}]}]
+    whole = greedy(client, messages).usage.prompt_tokens
+    one = greedy(
+        client, messages, extra_body={"mm_processor_kwargs": {"do_image_splitting": False}}
+    ).usage.prompt_tokens
+    assert one < 120 < whole
+
+
+@pytest.mark.parametrize("options", [{"size": {"longest_edge": 10**9}}, {"max_pixels": 10**12}, {"max_pixels": 0}])
+def test_processor_options_are_a_short_list_with_limits(client, options):
+    with pytest.raises(openai.BadRequestError) as error:
+        greedy(client, extra_body={"mm_processor_kwargs": options})
+    assert error.value.param.startswith("mm_processor_kwargs")
