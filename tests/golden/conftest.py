@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -15,19 +13,11 @@ TIES_PER_TOKEN = 1 / 1000
 
 @pytest.fixture(scope="package", autouse=True)
 def one_torch_thread():
-    """Layers this small lose more in waiting for a second thread than they win by it."""
+    """Layers this small lose more in waiting for a second thread than they win by it, most of all on busy cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def all_torch_threads():
-    """For the few tests with large layers."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    yield
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

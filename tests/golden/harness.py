@@ -148,15 +148,16 @@ class Reference:
     Args:
         path: the checkpoint.
         attention: eager, the plainest; "sdpa" where its score matrices would not fit into memory.
+        processor: loaded already, to save time and memory.
     """
 
-    def __init__(self, path: Path, attention: str = "eager") -> None:
+    def __init__(self, path: Path, attention: str = "eager", processor: Any | None = None) -> None:
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
         self.vision = "vision_config" in json.loads((path / "config.json").read_text())
         auto = AutoModelForImageTextToText if self.vision else AutoModelForCausalLM
         self.model = auto.from_pretrained(path, dtype=torch.float32, attn_implementation=attention).eval()
-        self.processor = (AutoProcessor if self.vision else AutoTokenizer).from_pretrained(path)
+        self.processor = processor or (AutoProcessor if self.vision else AutoTokenizer).from_pretrained(path)
         self.prompt_ids: list[int] = []
 
     def generate(

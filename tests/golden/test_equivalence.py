@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from tests.golden.harness import assert_same, picture, user
-from tests.golden.world import SCENES, TOKENS, VISION_KINDS, world_of
+from tests.golden.world import SCENES, SMALL_TILES, TOKENS, VISION_KINDS, world_of
 from vlm_engine.encoder_cache import ImageFeatures
 
-SMALL_TILES = {"smolvlm": {"do_image_splitting": False}}
 FINELY_CUT = {"image before text", "text only"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.golden.harness import Job, assert_same, picture, user
-from tests.golden.world import TOKENS, VISION_KINDS, world_of
+from tests.golden.world import SMALL_TILES, TOKENS, VISION_KINDS, world_of
 from vlm_engine import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
@@ -52,9 +52,9 @@ def test_a_picture_in_an_earlier_turn(world):
         {"role": "assistant", "content": [{"type": "text", "text": "A man with a red bag."}]},
         *user("And here?", picture(2, 64, 80)),
     ]
-    job = world.harness.greedy(messages, TOKENS)
+    job = world.harness.greedy(messages, TOKENS, **SMALL_TILES.get(world.kind, {}))
     world.harness.run(world.harness.core(max_num_batched_tokens=64, max_num_seqs=4), job)
-    expected = world.reference.generate(messages, TOKENS)
+    expected = world.reference.generate(messages, TOKENS, **SMALL_TILES.get(world.kind, {}))
     assert list(job.prompt.token_ids) == world.reference.prompt_ids
     assert_same(job.tokens(), expected)
 
