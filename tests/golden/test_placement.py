@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.golden.harness import Job, assert_same, picture, user
 from tests.golden.world import SMALL_TILES, TOKENS, VISION_KINDS, world_of
-from vlm_engine import SamplingParams
+from vlm_engine import EngineConfig, SamplingParams, VLMEngine
+from vlm_engine.chat import ChatRenderer
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
 AROUND = {"qwen": "<|vision_start|>{}<|vision_end|>"}
@@ -121,3 +124,43 @@ def test_defaults_of_the_checkpoint_do_not_leak_into_explicit_parameters(checkpo
         messages = world.messages("image before text")
         assert_same(job.tokens(), world.reference.generate(messages, TOKENS, repetition_penalty=penalty))
     assert tokens[1.0] != tokens[0.2]
+
+
+def test_a_template_that_puts_pictures_first(checkpoint):
+    """LLaVA-OneVision's own template does, whatever their order in a message; text and pictures must still match."""
+    world = world_of("llava-onevision", checkpoint("llava-onevision"))
+    loaded, reference = world.harness.checkpoint, world.reference
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }} "
+        "{% for part in m['content'] | selectattr('type', 'equalto', 'image') %}<image>{% endfor %}"
+        "{% for part in m['content'] | selectattr('type', 'equalto', 'text') %}{{ '\n' + part['text'] }}{% endfor %}"
+        "<|im_end|>{% endfor %}{{ '<|im_start|>assistant\n' }}"
+    )
+    chat = ChatRenderer(loaded.tokenizer, template, loaded.processor.image_token)
+    rendered = chat.render(user("Left:", picture(1, 50, 60), "right:", picture(2, 90, 60)))
+    pictures = [picture(1, 50, 60), picture(2, 90, 60)]
+    text = "<|im_start|>user <image><image>\nLeft:\nright:<|im_end|><|im_start|>assistant\n"
+    expected = reference.complete(text, pictures, TOKENS)
+    prompt = world.harness.prepare_text(text, list(rendered.images))
+    assert [len(piece) for piece in rendered.pieces] == [
+        len(loaded.tokenizer.encode(piece, add_special_tokens=False)) for piece in text.split("<image>")
+    ]
+    job = Job(prompt, GREEDY, "r")
+    world.harness.run(world.harness.core(max_num_batched_tokens=32, max_num_seqs=4), job)
+    assert list(prompt.token_ids) == reference.prompt_ids
+    assert_same(job.tokens(), expected)
+
+
+@pytest.mark.parametrize("kind", ["llava-onevision", "internvl"])
+async def test_through_the_real_workers_and_the_engine_thread(checkpoint, kind):
+    """The other tests run the workers' code in their own process."""
+    world = world_of(kind, checkpoint(kind))
+    path = str(checkpoint(kind))
+    engine = VLMEngine(EngineConfig(model=path, dtype="float32", device="cpu", kv_cache_memory=1 << 24))
+    await asyncio.to_thread(engine.start)
+    try:
+        for scene in ("image before text", "images between text"):
+            pieces = [piece async for piece in engine.generate(world.messages(scene), GREEDY)]
+            assert_same([token for piece in pieces for token in piece.token_ids], world.expected(scene))
+    finally:
+        await asyncio.to_thread(engine.shutdown)
