@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from transformers import (
     Gemma2Config,
@@ -106,3 +108,10 @@ def test_rotary_scaling_that_does_not_depend_on_batch_mates_passes(rope):
     numbers = dict(rope_type=rope, factor=2.0, rope_theta=1e4, original_max_position_embeddings=1024)
     numbers |= dict(low_freq_factor=1.0, high_freq_factor=4.0)
     family_of(LlamaConfig(**TINY, rope_parameters=numbers, max_position_embeddings=2048))
+
+
+def test_the_documentation_names_every_type():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
+    supported, refused = page.split("## Refused")
+    assert {kind for kind in SUPPORTED if f"`{kind}`" not in supported} == set()
+    assert {kind for kind in UNSAFE if f"`{kind}`" not in refused} == set()
