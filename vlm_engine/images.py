@@ -46,7 +46,8 @@ def decode_image(source: bytes | Image.Image, max_pixels: int) -> Image.Image:
             image.seek(0)
             image.load()
             return _on_white(ImageOps.exif_transpose(image))
-    except UnidentifiedImageError:
+    except (UnidentifiedImageError, ImportError):
+        # ImportError: a process that also imports ultralytics has its patched Image.open, which looks for a HEIF decoder.
         raise InvalidRequestError(f"the picture is none of {', '.join(FORMATS)}", param="messages") from None
     except Image.DecompressionBombError as error:
         message = f"the picture is too large: {error}; allowed are {max_pixels} pixels (max_pixels)"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 
 import pytest
@@ -103,3 +105,18 @@ def test_b5_processor_options_are_part_of_the_identity():
 
 def test_b8_hashes_are_256_bits():
     assert len(content_hash(Image.new("RGB", (4, 4)), {})) == 32
+
+
+def test_a_process_with_ultralytics_in_it_refuses_the_same():
+    """ultralytics puts its own function over PIL.Image.open, which looks for a HEIF decoder in what it can't read."""
+    code = """
+import ultralytics, ultralytics.utils
+from vlm_engine import InvalidRequestError
+from vlm_engine.images import decode_image
+try:
+    decode_image(b"hello", 1000)
+except InvalidRequestError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "none of JPEG" in run.stdout
