@@ -47,7 +47,7 @@ def decode_image(source: bytes | Image.Image, max_pixels: int) -> Image.Image:
             image.load()
             return _on_white(ImageOps.exif_transpose(image))
     except (UnidentifiedImageError, ImportError):
-        # ImportError: a process that also imports ultralytics has its patched Image.open, which looks for a HEIF decoder.
+        # ImportError: in a process with ultralytics, Image.open is its own and looks for a HEIF decoder.
         raise InvalidRequestError(f"the picture is none of {', '.join(FORMATS)}", param="messages") from None
     except Image.DecompressionBombError as error:
         message = f"the picture is too large: {error}; allowed are {max_pixels} pixels (max_pixels)"
