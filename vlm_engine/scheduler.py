@@ -4,9 +4,10 @@ A request is computed tokens chasing total tokens. Prefill, chunked prefill, dec
 preemption are all "how many new tokens this step". The passes, in order:
 
 1. every running decode that this step does not preempt gets its one token;
-2. running prefills share what is left of the step's bound, by class then age, in quanta, round-robin;
-3. pictures whose tokens come next are encoded;
-4. waiting requests are admitted, with pages for all their tokens and encoder room for all their pictures reserved.
+2. waiting requests are admitted, with pages for all their tokens and encoder room for all their pictures reserved, as
+   long as the step has something for them: a person's prompt does not wait until a camera's prefill is through;
+3. prefills share what is left of the step's bound, by class then age, in quanta, round-robin;
+4. pictures whose tokens come next are encoded.
 
 Explicit passes as in Sarathi-Serve (arXiv 2403.02310); the computed-tokens abstraction is vLLM V1's.
 """
@@ -174,9 +175,9 @@ def plan(state: SchedulerState, budget: Budget) -> Plan:
         draft.decode_seconds = draft.used_seconds = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
         draft.target = 2.0 * draft.decode_seconds if budget.target_auto else budget.target_seconds
     starts = {r.key: r.computed for r in draft.prefills}
-    _share_prefill(state, budget, draft, starts)
     if not draft.preemptions:
         _admit(state, budget, draft, starts)
+    _share_prefill(state, budget, draft, starts)
     _choose_encodes(state, budget, draft, starts)
     return _finish(state, draft, starts)
 
@@ -217,12 +218,13 @@ def _serve_decodes(state: SchedulerState, draft: _Draft) -> None:
 
 
 def _share_prefill(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
-    """Pass 2. Within a class, quanta go round until the bound is used or all have what they can use."""
+    """Pass 3. Within a class, quanta go round until the bound is used or all have what they can use."""
+    quantum = _quantum(budget)
     for group in _by_class(draft.prefills):
         want = {r.key: _usable(state, budget, r, starts[r.key]) - draft.granted.get(r.key, 0) for r in group}
         while draft.tokens > 0 and any(want[r.key] > 0 for r in group):
             for request in group:
-                share = min(want[request.key], budget.quantum, draft.tokens)
+                share = min(want[request.key], quantum, draft.tokens)
                 granted = draft.granted.get(request.key, 0)
                 share = _within_time(budget, draft, starts[request.key] + granted, share)
                 if share > 0:
@@ -248,7 +250,7 @@ def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
 
 
 def _choose_encodes(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
-    """Pass 3. Slices of the next pictures, by turn, in the time the step has for them; at least one slice."""
+    """Pass 4. Slices of the next pictures, by turn, in the time the step has for them; at least one slice."""
     left = _encoder_seconds(budget, draft)
     chosen: set[bytes] = set()
     for request in draft.prefills:
@@ -275,9 +277,14 @@ def _encoder_seconds(budget: Budget, draft: _Draft) -> float:
 
 
 def _admit(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
-    """Pass 4. In turn, and nobody overtakes a request that doesn't fit yet: small ones must not starve a large one."""
+    """Pass 2. In turn, and nobody overtakes a request that doesn't fit yet: small ones must not starve a large one.
+
+    A request is admitted only when the prefills before it leave a part of the step's bound: its pages would lie idle.
+    """
     for request in sorted(state.waiting, key=_turn):
-        if len(draft.running) >= budget.seqs or draft.tokens < 1:
+        turn = effective_class(request)
+        before = [r for r in draft.prefills if effective_class(r) <= turn and _usable(state, budget, r, starts[r.key])]
+        if len(draft.running) >= budget.seqs or len(before) * _quantum(budget) >= draft.tokens:
             return
         hit = state.prefix_hit(request)
         start = len(hit.blocks) * state.block_size
@@ -293,7 +300,11 @@ def _admit(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[st
         draft.running.append(request)
         draft.prefills.append(request)
         starts[request.key] = start
-        _share_prefill(state, budget, draft, starts)
+
+
+def _quantum(budget: Budget) -> int:
+    """At least four prompts can share a step, however small its bound."""
+    return min(budget.quantum, max(1, budget.tokens // 4))
 
 
 def _usable(state: SchedulerState, budget: Budget, request: Request, start: int) -> int:

@@ -98,6 +98,26 @@ def test_prefill_always_advances_even_when_decodes_take_almost_the_whole_budget(
     assert late.tokens() == late.expected()
 
 
+@pytest.mark.parametrize("kind", list(PriorityClass))
+def test_a_chat_does_not_wait_until_a_long_prefill_is_through(kind):
+    engine = FakeEngine(2000, max_num_batched_tokens=256, max_num_seqs=16)
+    engine.add(job("long", 10_000, priority_class=kind))
+    for _ in range(3):
+        engine.step()
+    chat = job("chat", 20)
+    engine.add(chat)
+    engine.step()
+    assert len(chat.tokens()) == 1
+
+
+def test_prompts_of_one_class_share_a_step_in_quanta():
+    engine = FakeEngine(2000, max_num_batched_tokens=256, max_num_seqs=16)
+    for i in range(3):
+        engine.add(job(f"r{i}", 1000))
+    engine.step()
+    assert sorted(chunk.length for chunk in engine.core.last_plan.chunks) == [64, 64, 128]
+
+
 def test_background_requests_age_and_are_served_under_a_flood_of_chats():
     engine = FakeEngine(4000, max_num_batched_tokens=64, max_num_seqs=4, max_queued_requests=10_000)
     camera = job("camera", 64, max_tokens=2, priority_class=PriorityClass.BACKGROUND)
