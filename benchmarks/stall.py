@@ -123,7 +123,7 @@ class Load:
             stream=True,
             extra_body=body,
         )
-        return (chunk async for chunk in chunks if chunk.choices and chunk.choices[0].delta.content is not None)
+        return (chunk async for chunk in chunks if chunk.choices and chunk.choices[0].delta.content)
 
 
 def _picture(number: int) -> str:
