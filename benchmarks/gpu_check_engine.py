@@ -82,7 +82,7 @@ def checkpoint_of(model: LlamaForCausalLM, dtype: torch.dtype, device: torch.dev
         name="random",
         config=model.config,
         family=family,
-        encoder=SlicedEncoder(family, model),
+        encoder=SlicedEncoder(family, model, patch_size=1, rows=4096),
         tokenizer=NoText(),
         processor=None,
         generation=GenerationConfig(),

@@ -1,4 +1,4 @@
-"""Encoding a picture as a task that the scheduler advances by slices: by independent items (tiles), and by layers.
+"""Encoding a picture as a task that the scheduler advances by slices: by items (tiles), layers, and rows in a layer.
 
 No vision tower is rewritten for that. A task runs the family's ``encode`` in a greenlet; forward hooks on the tower's
 blocks switch back to the engine after each block, hidden states stay on the task's stack, and the next slice goes on
@@ -11,12 +11,13 @@ a compiled or captured region. Without the ``greenlet`` package a picture's item
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from vlm_engine.encoder_cache import ImageFeatures
+from vlm_engine.row_cuts import RowCutter, cut_rows
 
 if TYPE_CHECKING:
     from vlm_engine.families import Family
@@ -50,28 +51,44 @@ class SlicedEncoder:
     Args:
         family: whose ``encode`` runs.
         model: the module that holds tower and decoder.
+        patch_size: side of a patch in pixels.
+        rows: rows of a group inside a layer.
     """
 
-    def __init__(self, family: Family, model: torch.nn.Module) -> None:
+    def __init__(self, family: Family, model: torch.nn.Module, patch_size: int, rows: int) -> None:
         self._family = family
+        self._patch_size = patch_size
+        self._rows = rows
         self.blocks = vision_blocks(model, family.decoder)
         self._greenlet = import_greenlet()
         if self._greenlet is not None:
-            hook = _handing_back(self._greenlet)
+            switch = _Switch(self._greenlet)
+            cutter = RowCutter(rows, switch.active, switch.hand_back)
             for block in self.blocks:
-                block.register_forward_hook(hook)
+                cut_rows(block, cutter)
+                block.register_forward_hook(lambda *args: switch.hand_back() if switch.active() else None)
 
     def count_slices(self, inputs: Inputs) -> int:
-        """Slices of a picture's task."""
-        items = len(self._family.items(inputs))
-        return items if self._greenlet is None else items * max(1, len(self.blocks)) + 1
+        """Slices of a picture's task, at most (window attention may have fewer rows in one piece)."""
+        items = self._family.items(inputs)
+        if self._greenlet is None:
+            return len(items)
+        groups = -(-self._count_rows(items[0]) // self._rows)
+        return len(items) * max(1, len(self.blocks)) * (2 * groups - 1) + 1
+
+    def _count_rows(self, item: Inputs) -> int:
+        """Rows of an item's hidden states: patches, listed one by one (Qwen) or counted from the picture's sides."""
+        pixels = item["pixel_values"]
+        if pixels.ndim == 2:
+            return pixels.shape[0]
+        return (pixels.shape[-1] // self._patch_size) * (pixels.shape[-2] // self._patch_size)
 
     def start(self, inputs: Inputs) -> EncoderTask:
         """A task for one picture's processor outputs, nothing run yet."""
         items = self._family.items(inputs)
         if self._greenlet is None:
             return _ItemTask(self._family, items)
-        return _GreenletTask(self._greenlet, self._family, items, max(1, len(self.blocks)))
+        return _GreenletTask(self._greenlet, self._family, items, self.count_slices(inputs))
 
 
 class _ItemTask:
@@ -95,10 +112,10 @@ class _ItemTask:
 
 
 class _GreenletTask:
-    """One slice a block of an item; what comes after an item's last block belongs to the next slice."""
+    """A slice ends where a block, or a group of rows in it, ends; what comes after the last block is a slice too."""
 
-    def __init__(self, greenlet: Any, family: Family, items: Sequence[Inputs], blocks: int) -> None:
-        self.slices = len(items) * blocks + 1
+    def __init__(self, greenlet: Any, family: Family, items: Sequence[Inputs], slices: int) -> None:
+        self.slices = slices
         self.done = 0
         self._greenlet = greenlet.greenlet(lambda: join_features([family.encode(item) for item in items]))
         self._greenlet.hands_back = True
@@ -126,23 +143,28 @@ def import_greenlet() -> Any | None:
     return greenlet
 
 
-def _handing_back(greenlet: Any) -> Callable[[torch.nn.Module, Any, Any], None]:
-    """A forward hook that switches to the engine, inside a task only."""
+class _Switch:
+    """From a task to the engine."""
 
-    def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
-        current = greenlet.getcurrent()
-        if getattr(current, "hands_back", False):
-            current.parent.switch()
+    def __init__(self, greenlet: Any) -> None:
+        self._greenlet = greenlet
 
-    return hook
+    def active(self) -> bool:
+        """Whether the code that asks runs inside a task."""
+        return getattr(self._greenlet.getcurrent(), "hands_back", False)
+
+    def hand_back(self) -> None:
+        self._greenlet.getcurrent().parent.switch()
 
 
 def vision_blocks(model: torch.nn.Module, decoder: torch.nn.Module) -> tuple[torch.nn.Module, ...]:
-    """The blocks of the vision tower: of all lists of modules outside the decoder the one with the most weights."""
+    """The blocks of the vision tower: of all lists of modules outside the decoder that attend, the one with the most
+    weights. (Qwen3-VL has a list of mergers beside them.)"""
     inside = {id(module) for module in decoder.modules()}
     lists: list[torch.nn.ModuleList] = [
         m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and id(m) not in inside
     ]
+    lists = [blocks for blocks in lists if any("att" in name for name, _ in blocks.named_modules())]
     if not lists:
         return ()
     largest: torch.nn.ModuleList = max(lists, key=_count_weights)

@@ -9,6 +9,7 @@ import torch
 from tests.golden.harness import Harness, Job, Reference, assert_same, picture, user
 from vlm_engine import EngineConfig, SamplingParams, VLMEngine
 from vlm_engine.outputs import FinishReason
+from vlm_engine.step_time import StepTimeModel
 
 PAGES, SENTENCES = 50, 25
 WORDS = """
@@ -35,6 +36,8 @@ def test_a_picture_of_4096_tokens_prefills_while_eight_chats_decode(checkpoint):
     path = checkpoint("qwen3-vl")
     harness, reference = Harness(path), Reference(path, "sdpa")
     core = harness.core(max_num_batched_tokens=512, max_num_seqs=16, kv_cache_memory=1 << 26)
+    # A step of decodes is said to take 50 ms: so long a step may also spend on the picture's five hundred slices.
+    core.step_time = StepTimeModel((1, 512), (0.05, 0.06), 0.0, 0.0)
     talks = [user(f"Chat number {i}: say something about gate {i}.") for i in range(8)]
     chats = [harness.greedy(talk, 500, f"chat{i}") for i, talk in enumerate(talks)]
     question = user(picture(1, 2048, 2048), "What is in it?")

@@ -36,6 +36,13 @@ def same(left, right, exact):
         assert torch.equal(a, b) if exact else torch.allclose(a, b, atol=1e-5, rtol=1e-5)
 
 
+def test_the_blocks_are_the_towers(harness):
+    vision = harness.checkpoint.config.vision_config
+    layers = vision.depth if hasattr(vision, "depth") else vision.num_hidden_layers
+    assert len(harness.checkpoint.encoder.blocks) == layers
+    assert all(hasattr(block, "mlp") for block in harness.checkpoint.encoder.blocks)
+
+
 def test_slices_give_the_features_of_one_piece(harness):
     """Bitwise for cuts between layers; tiles one by one within 1e-5 of all together."""
     encoder, family = harness.checkpoint.encoder, harness.checkpoint.family
@@ -45,9 +52,24 @@ def test_slices_give_the_features_of_one_piece(harness):
         items = family.items(inputs)
         one_by_one = encoder_task.join_features([family.encode(item) for item in items])
         sliced, steps = run(encoder.start(inputs))
-    assert steps == encoder.count_slices(inputs) == len(items) * len(encoder.blocks) + 1
-    same(sliced, one_by_one, exact=True)
-    same(sliced, whole, exact=len(items) == 1)
+    assert steps <= encoder.count_slices(inputs)
+    rows = encoder._count_rows(items[0])
+    assert steps > len(items) * len(encoder.blocks) * (2 if rows > 256 else 1)
+    same(sliced, one_by_one, exact=rows <= 256)
+    same(sliced, whole, exact=rows <= 256 and len(items) == 1)
+
+
+def test_cuts_inside_a_layer_give_the_features_of_one_piece(harness, monkeypatch):
+    """Groups of rows so small that even a tiny picture is cut, with a last group that is not full."""
+    encoder, family = harness.checkpoint.encoder, harness.checkpoint.family
+    inputs = inputs_of(harness, size=(120, 200))
+    monkeypatch.setattr(encoder, "_rows", 23)
+    monkeypatch.setattr(encoder.blocks[0].row_cutter, "rows", 23)
+    with torch.inference_mode():
+        whole = encoder_task.join_features([family.encode(item) for item in family.items(inputs)])
+        sliced, steps = run(encoder.start(inputs))
+    assert len(family.items(inputs)) * len(encoder.blocks) * 3 < steps <= encoder.count_slices(inputs)
+    same(sliced, whole, exact=False)
 
 
 def test_two_pictures_interleaved_and_a_third_aborted(harness):
@@ -65,7 +87,7 @@ def test_two_pictures_interleaved_and_a_third_aborted(harness):
                 tasks[2].abort()
         for number in (0, 1):
             apart = encoder_task.join_features([family.encode(item) for item in family.items(pictures[number])])
-            same(results[number], apart, exact=True)
+            same(results[number], apart, exact=False)
     assert not torch.is_inference_mode_enabled()
 
 
@@ -119,7 +141,7 @@ def test_a_chat_gets_its_token_in_every_step_while_a_picture_is_encoded(harness)
             before = len(chat.tokens())
             core.step()
             core.check_integrity()
-            if core.last_plan.encodes:
+            if core.last_plan.encodes and before < 60:
                 encoding += 1
                 assert len(chat.tokens()) == before + 1
     assert encoding >= 2, "the picture was encoded in one piece"

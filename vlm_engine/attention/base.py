@@ -14,6 +14,8 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
+from vlm_engine.row_cuts import register_attention
+
 NAME = "watchword_paged"
 
 
@@ -129,7 +131,7 @@ def _paged(
 
 
 def install(model: PreTrainedModel, sub_configs: bool) -> None:
-    """Makes a model's text decoder attend through ``step=``; a vision tower keeps torch's SDPA.
+    """Makes a model's text decoder attend through ``step=``; a vision tower keeps SDPA, by groups of rows.
 
     Args:
         model: any transformers model that supports ``AttentionInterface``.
@@ -137,4 +139,4 @@ def install(model: PreTrainedModel, sub_configs: bool) -> None:
     """
     AttentionInterface.register(NAME, _paged)
     AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
-    model.set_attn_implementation({"text_config": NAME, "vision_config": "sdpa"} if sub_configs else NAME)
+    model.set_attn_implementation({"text_config": NAME, "vision_config": register_attention()} if sub_configs else NAME)
