@@ -104,6 +104,7 @@ def test_b5_processor_options_are_part_of_the_identity():
 
 
 def test_b8_hashes_are_256_bits():
+    """Too many to collide by chance; block hashes chain whole SHA-256 digests as well (B7)."""
     assert len(content_hash(Image.new("RGB", (4, 4)), {})) == 32
 
 
