@@ -20,7 +20,7 @@ def world(request, checkpoint):
 @pytest.mark.parametrize("chunk", [7, 16, 64, 2048])
 @pytest.mark.parametrize("scene", SCENES)
 def test_any_chunk_size_gives_the_reference_tokens(world, scene, chunk):
-    """C1, C2, C4: prompts and pictures larger than a chunk, cut anywhere; positions go on where the last chunk ended."""
+    """C1, C2, C4: prompts and pictures larger than a chunk, cut anywhere, positions going on."""
     if world.kind == "smolvlm" and chunk < 64 and scene not in FINELY_CUT:
         return  # 1,500 tokens in 200 steps; smolvlm2 is the same code with smaller tiles.
     job = world.job(scene)

@@ -70,7 +70,7 @@ def test_random_ragged_steps(seed):
 
 
 def test_padding_never_reads_what_nobody_wrote():
-    """C13's kind: page 0 holds NaN, and two decodes of unlike length share a bucket: a masked NaN would still spread."""
+    """C13's kind: page 0 holds NaN, and decodes of unlike length share a bucket: even masked it would spread."""
     run([(100, 1), (90, 1)])
 
 
