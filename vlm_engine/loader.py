@@ -21,6 +21,7 @@ from vlm_engine import attention
 from vlm_engine.encoder_task import SlicedEncoder
 from vlm_engine.errors import ConfigError, ModelLoadError
 from vlm_engine.families import Family, family_of
+from vlm_engine.packed_linear import pack_head, pack_linears
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -90,6 +91,9 @@ def load(config: EngineConfig, progress: Callable[[str], None] = lambda text: No
     model = model.eval().requires_grad_(False).to(device)
     attention.install(model, sub_configs=family_type.takes_images)
     family = family_type(model)
+    if device.type == "cpu":
+        pack_linears(family.decoder)
+        family.head = pack_head(family.head)
     return Checkpoint(
         name=Path(config.model).name if Path(config.model).is_dir() else config.model,
         config=hf_config,

@@ -1,0 +1,63 @@
+"""Linear layers packed for oneDNN: the same numbers, nothing else touched, and no packing where torch can't."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vlm_engine import packed_linear
+from vlm_engine.packed_linear import PackedLinear, pack_head, pack_linears
+
+usable = pytest.mark.skipif(not packed_linear._usable(), reason="torch has no oneDNN bfloat16 linear here")
+
+
+def layers(dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(96, 200, bias=True, dtype=dtype),
+        torch.nn.SiLU(),
+        torch.nn.ModuleDict({"inner": torch.nn.Linear(200, 64, bias=False, dtype=dtype)})["inner"],
+        torch.nn.Linear(64, 8, dtype=dtype),
+    )
+
+
+@usable
+@pytest.mark.parametrize("shape", [(1, 96), (5, 96), (1, 7, 96), (2, 300, 96)])
+def test_packed_layers_give_what_plain_ones_give(shape):
+    module = layers()
+    inputs = torch.randn(shape).bfloat16()
+    with torch.inference_mode():
+        before = module(inputs)
+        assert pack_linears(module) == 2
+        after = module(inputs)
+    assert after.shape == before.shape
+    assert torch.allclose(after.float(), before.float(), rtol=2e-2, atol=2e-2)
+    assert isinstance(module[0], PackedLinear)
+    assert isinstance(module[2], PackedLinear)
+    assert type(module[3]) is torch.nn.Linear, "a layer of 8 outputs is not worth it"
+
+
+@usable
+def test_a_head_tied_to_the_embedding_leaves_the_embedding_alone():
+    embedding = torch.nn.Embedding(500, 64, dtype=torch.bfloat16)
+    head = torch.nn.Linear(64, 500, bias=False, dtype=torch.bfloat16)
+    head.weight = embedding.weight
+    packed = pack_head(head)
+    hidden = torch.randn(3, 64).bfloat16()
+    assert torch.equal(packed(hidden), head(hidden))
+    assert embedding(torch.tensor([499])).shape == (1, 64)
+
+
+def test_float32_layers_stay_as_they_are():
+    module = layers(torch.float32)
+    assert pack_linears(module) == 0
+
+
+def test_without_the_operators_nothing_is_packed(monkeypatch):
+    def missing(*args):
+        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
+
+    monkeypatch.setattr(packed_linear, "_apply", missing)
+    module = layers()
+    assert pack_linears(module) == 0
+    assert pack_head(module[0]) is module[0]
