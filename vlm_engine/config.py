@@ -32,6 +32,13 @@ class EngineConfig:
         kv_cache_memory: bytes for the KV cache; None = 90 % of the free memory on CUDA after profiling, 1 GiB on a CPU.
         enable_prefix_caching: find full KV blocks again by their chained hash.
         encoder_cache_memory: bytes for image features that are kept by content.
+        encoder_slicing: cut the vision encoder into slices that fit into a step's time; False encodes a picture in one
+            piece, as other engines do (to compare with).
+        encoder_pack_patches: small pictures are encoded together up to so many patches; None = 1,024 on a CPU, 16,384
+            on CUDA.
+        encoder_side_stream: on CUDA, run slices on a low-priority stream beside the decoder's.
+        calibration_dir: where measured step times are kept, a file for each model and device; None = measure at each
+            start.
         max_queued_requests: bound of the waiting queue; beyond it requests are refused with a time to try again.
         long_prefill_token_threshold: most prefill tokens of one request in one step; 0 = no bound but the budget.
         prefill_quantum: tokens that a running prefill gets per turn in the round-robin.
@@ -55,6 +62,10 @@ class EngineConfig:
     kv_cache_memory: int | None = None
     enable_prefix_caching: bool = True
     encoder_cache_memory: int = GIB // 4
+    encoder_slicing: bool = True
+    encoder_pack_patches: int | None = None
+    encoder_side_stream: bool = False
+    calibration_dir: str | None = None
     max_queued_requests: int = 256
     long_prefill_token_threshold: int = 0
     prefill_quantum: int = 256
@@ -74,6 +85,8 @@ class EngineConfig:
         for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_queued_requests", "prefill_quantum"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, allowed is 1 or more")
+        if self.encoder_pack_patches is not None and self.encoder_pack_patches < 1:
+            raise ConfigError(f"encoder_pack_patches is {self.encoder_pack_patches}, allowed is 1 or more, or None")
         if self.long_prefill_token_threshold < 0:
             raise ConfigError(
                 f"long_prefill_token_threshold is {self.long_prefill_token_threshold}, allowed is 0 (off) or more"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from vlm_engine import scheduler
 from vlm_engine.encoder_cache import EncoderCache
-from vlm_engine.encoding import Encoder, Encodings
+from vlm_engine.encoder_lane import Lane
+from vlm_engine.encoding import Encoder, Encodings, Outcome, Spent, Wanted
 from vlm_engine.errors import InvalidRequestError
 from vlm_engine.kv_blocks import BlockPool
 from vlm_engine.outputs import FinishReason
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
     from vlm_engine.config import EngineConfig
     from vlm_engine.metrics import EngineMetrics
     from vlm_engine.prompt import ImageInput
+    from vlm_engine.row_cuts import SliceWork
 
 logger = logging.getLogger(__name__)
 
+CPU_PACK = 1024
+"""Patches of a pack on a CPU: as many as one SmolVLM tile has; more make no product faster."""
+CUDA_PACK = 16_384
 LONG_GAP = 3.0
 """A decode gap counts as long from so many times the usual decode-only step on."""
 
@@ -54,6 +59,9 @@ class EngineCore:
         encoder_cache: shared with the runner, which reads it.
         metrics: counted there.
         choose: logits and sampling states -> samples; the tests' seam for a runner without logits.
+        lane: where slices of pictures run; None = in the engine's thread.
+        pack_patches: patches that are encoded together, at most.
+        interrupted: whether somebody new has come; encoding ends early then when nobody decodes.
     """
 
     def __init__(
@@ -63,6 +71,9 @@ class EngineCore:
         encoder_cache: EncoderCache,
         metrics: EngineMetrics,
         choose: Callable[[torch.Tensor, Sequence[SamplingState]], list[Sample]] = sample,
+        lane: Lane | None = None,
+        pack_patches: int = CPU_PACK,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.config = config
         self.runner = runner
@@ -76,7 +87,10 @@ class EngineCore:
         self._running: dict[str, Request] = {}
         self._waiting: dict[str, Request] = {}
         self._usual_step = 0.0
-        self._encodings = Encodings(runner)
+        self.encodings = Encodings(runner, pack_patches, config.encoder_slicing, lane)
+        self.encodings.observe = self._observe_slice
+        self._interrupted = interrupted
+        self._waits = lane is None or lane.waits
         self.step_time: StepTimeModel | None = None
         self._budget = Budget(
             config.max_num_batched_tokens,
@@ -151,7 +165,7 @@ class EngineCore:
         """Ends everything."""
         for request_id in {s.request.request_id for s in self._sequences.values()}:
             self.abort(request_id)
-        self._encodings.drop_unwanted(self.encoder_cache)
+        self.encodings.drop_unwanted(self.encoder_cache)
 
     def step(self) -> bool:
         """One step: plan, execute, apply.
@@ -163,14 +177,13 @@ class EngineCore:
         budget = replace(self._budget, step_time=self.step_time)
         plan = self.last_plan = scheduler.plan(self._state(), budget)
         self._apply_moves(plan)
-        encoder_seconds = self._encode(plan)
-        # A request whose picture failed is gone; the rest of the step goes on without it.
-        chunks = [chunk for chunk in plan.chunks if chunk.request.state is RequestState.RUNNING]
         predicted = 0.0
-        if chunks:
-            logits, predicted = self._forward(chunks)
-            self._advance(chunks, logits)
-        self._record(plan, started, encoder_seconds, predicted)
+        if plan.chunks:
+            logits, predicted = self._forward(plan.chunks)
+            self._advance(plan.chunks, logits)
+        # Tokens are out; pictures get what is left of the step's time.
+        self._encode(plan, started)
+        self._record(plan, started, predicted)
         return not plan.empty
 
     def stuck(self, seconds: float) -> list[str]:
@@ -196,9 +209,10 @@ class EngineCore:
             releasable=lambda request: self.pool.count_sole(request.blocks),
             prefix_hit=self._prefix_hit,
             encoded=cache.encoded,
+            rows_ready=cache.rows_ready,
             encoder_free=cache.free,
             encoder_need=lambda request, start: cache.need(request.spans, start),
-            encoder_work=self._encoder_work,
+            encoder_seconds=lambda request, index: self.encodings.seconds_left(_image(request, index)),
         )
 
     def _prefix_hit(self, request: Request) -> PrefixHit:
@@ -246,34 +260,45 @@ class EngineCore:
             self.metrics.inc("encoder_cache_hits", hits)
             self.metrics.observe("request_queue_time_seconds", now - request.arrival_time, **_class(request))
 
-    def _encode(self, plan: Plan) -> float:
-        """Runs the plan's slices. A picture that can't be encoded fails its request alone."""
-        self._encodings.drop_unwanted(self.encoder_cache)
-        started = time.monotonic()
-        for encode in plan.encodes:
-            if encode.request.state is RequestState.RUNNING and encode.request.prompt is not None:
-                self._encode_slices(encode, encode.request.prompt.images[encode.image])
-        seconds = time.monotonic() - started
-        if plan.encodes:
-            self.metrics.observe("encoder_seconds", seconds)
-        return seconds
-
-    def _encode_slices(self, encode: scheduler.Encode, image: ImageInput) -> None:
-        request = encode.request
-        try:
-            features = self._encodings.advance(image, encode.slices)
-        except Exception:
-            logger.exception("encoding a picture of request %s failed", request.request_id)
-            self.fail(request.request_id, "encoding a picture failed")
+    def _encode(self, plan: Plan, started: float) -> None:
+        """Runs slices of the plan's pictures. A picture that can't be encoded fails its request alone."""
+        self.encodings.drop_unwanted(self.encoder_cache)
+        encodes = [encode for encode in plan.encodes if encode.request.state is RequestState.RUNNING]
+        wanted = [Wanted(_image(encode.request, encode.image), encode.group) for encode in encodes]
+        if not wanted:
+            self.encodings.spent = Spent()
             return
-        request.passed_over, request.progress_time = 0, time.monotonic()
-        self.metrics.inc("encoder_slices", encode.slices)
-        if features is not None:
-            self.encoder_cache.put(image.content_hash, features)
-            self.metrics.inc("encoder_items")
+        seconds = plan.encoder_seconds
+        if plan.target is not None and self._waits:
+            seconds = plan.target - (time.monotonic() - started)
+        alone = plan.target is None and not any(chunk.request.decoding for chunk in plan.chunks)
+        for outcome in self.encodings.run(wanted, seconds, self._interrupted if alone else lambda: False):
+            self._take_features(outcome, encodes)
+        now = time.monotonic()
+        wanted_first = encodes[0].request
+        wanted_first.passed_over, wanted_first.progress_time = 0, now
+        self.metrics.inc("encoder_slices", self.encodings.spent.slices)
+        spent = self.encodings.spent
+        self.metrics.observe("encoder_seconds", spent.seconds if self._waits else spent.predicted)
 
-    def _encoder_work(self, request: Request, index: int) -> tuple[float, int]:
-        return self._encodings.work(request.prompt.images[index]) if request.prompt is not None else (0.0, 1)
+    def _take_features(self, outcome: Outcome, encodes: Sequence[scheduler.Encode]) -> None:
+        if outcome.part is not None:
+            # Nobody may hold the picture any more: a request that failed in this very step has let it go.
+            if self.encoder_cache.wanted(outcome.content_hash):
+                self.encoder_cache.put(outcome.content_hash, outcome.part, outcome.complete)
+            if outcome.complete:
+                self.metrics.inc("encoder_items")
+            return
+        encode = next(e for e in encodes if e.request.spans[e.image].content_hash == outcome.content_hash)
+        request_id = encode.request.request_id
+        logger.error("encoding a picture of request %s failed", request_id, exc_info=outcome.error)
+        self.encoder_cache.restart(outcome.content_hash)
+        self.fail(request_id, "encoding a picture failed")
+
+    def _observe_slice(self, work: SliceWork, predicted: float, seconds: float) -> None:
+        if predicted > 0:
+            self.metrics.observe("encoder_slice_predicted_seconds", predicted, kind=work.kind)
+        self.metrics.observe("encoder_slice_seconds", seconds, kind=work.kind)
 
     def _forward(self, chunks: Sequence[Chunk]) -> tuple[torch.Tensor, float]:
         """The packed forward, predicted and measured. Gives the logits and the predicted seconds."""
@@ -383,17 +408,20 @@ class EngineCore:
 
     # Observing -------------------------------------------------------------------------------------------------------
 
-    def _record(self, plan: Plan, started: float, encoder_seconds: float, predicted: float) -> None:
+    def _record(self, plan: Plan, started: float, predicted: float) -> None:
         seconds = time.monotonic() - started
+        spent = self.encodings.spent
         decodes = sum(1 for chunk in plan.chunks if chunk.request.num_output > 1 and chunk.length == 1)
         record = StepRecord(
             started,
             seconds,
-            encoder_seconds,
+            spent.seconds if self._waits else spent.predicted,
             predicted,
+            spent.predicted,
+            plan.target or 0.0,
             decodes,
             plan.num_tokens - decodes,
-            len(plan.encodes),
+            spent.slices,
             len(self._running),
             self.num_waiting,
             len(plan.preemptions),
@@ -429,6 +457,12 @@ class EngineCore:
         else:
             cause = "other"
         self.metrics.inc("decode_gap_cause", cause=cause)
+
+
+def _image(request: Request, index: int) -> ImageInput:
+    if request.prompt is None:
+        raise RuntimeError(f"request {request.request_id} has pictures and no prompt")
+    return request.prompt.images[index]
 
 
 def _class(request: Request) -> dict[str, str]:

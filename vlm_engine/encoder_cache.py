@@ -2,25 +2,26 @@
 
 An entry is *held* by requests that still need it and *spare* otherwise; spare entries go least recently used first
 when room is needed. Room for all pictures of a request is reserved (held, though not yet encoded) when it is admitted,
-so two half-encoded requests never wait for each other.
+so two half-encoded requests never wait for each other. A picture's features arrive part by part (tile by tile), and
+what is there can be used before the rest is.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+if TYPE_CHECKING:
     from vlm_engine.request import ImageSpan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageFeatures:
-    """What a family's encoder made of one picture.
+    """What a family's encoder made of one picture, or of a part of it.
 
     Attributes:
         rows: ``[tokens, hidden]``, one row for each image token.
@@ -31,11 +32,37 @@ class ImageFeatures:
     deepstack: tuple[torch.Tensor, ...] = ()
 
 
+def join_features(parts: Sequence[ImageFeatures]) -> ImageFeatures:
+    """The features of a picture from those of its items, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    levels = zip(*(part.deepstack for part in parts), strict=True)
+    return ImageFeatures(torch.cat([part.rows for part in parts]), tuple(torch.cat(level) for level in levels))
+
+
+def split_features(features: ImageFeatures, rows: Sequence[int]) -> list[ImageFeatures]:
+    """The features of packed items, each with its share by rows. Copies: a part must not keep the whole alive.
+
+    Raises:
+        ValueError: the features can't be shared out by rows.
+    """
+    total = sum(rows)
+    if any(len(features.rows) * count % total for count in rows):
+        raise ValueError(f"{len(features.rows)} feature rows don't share out over items of {list(rows)} patches")
+    counts = [len(features.rows) * count // total for count in rows]
+    levels = [torch.split(level, counts) for level in features.deepstack]
+    return [
+        ImageFeatures(part.clone(), tuple(level[place].clone() for level in levels))
+        for place, part in enumerate(torch.split(features.rows, counts))
+    ]
+
+
 @dataclass(slots=True)
 class _Entry:
     num_bytes: int
     holders: Counter[str] = field(default_factory=Counter)
-    features: ImageFeatures | None = None
+    parts: list[ImageFeatures] = field(default_factory=list)
+    complete: bool = False
 
 
 class EncoderCache:
@@ -59,21 +86,28 @@ class EncoderCache:
         return self._bytes / self.capacity if self.capacity else 0.0
 
     def encoded(self, content_hash: bytes) -> bool:
-        """Whether the features are there."""
+        """Whether all of the picture's features are there."""
         entry = self._entries.get(content_hash)
-        return entry is not None and entry.features is not None
+        return entry is not None and entry.complete
+
+    def rows_ready(self, content_hash: bytes) -> int:
+        """How many of the picture's feature rows are there, from the first on."""
+        entry = self._entries.get(content_hash)
+        return sum(len(part.rows) for part in entry.parts) if entry is not None else 0
 
     def wanted(self, content_hash: bytes) -> bool:
-        """Whether a running request holds the picture and its features aren't there yet."""
+        """Whether a running request holds the picture and not all of its features are there yet."""
         entry = self._entries.get(content_hash)
-        return entry is not None and bool(entry.holders) and entry.features is None
+        return entry is not None and bool(entry.holders) and not entry.complete
 
     def get(self, content_hash: bytes) -> ImageFeatures:
-        """The features of an encoded picture (KeyError otherwise)."""
+        """The features that are there, from the first row on (KeyError when there are none)."""
         entry = self._entries[content_hash]
-        if entry.features is None:
+        if not entry.parts:
             raise KeyError("picture is reserved but not encoded")
-        return entry.features
+        if len(entry.parts) > 1:
+            entry.parts = [join_features(entry.parts)]
+        return entry.parts[0]
 
     def need(self, spans: Iterable[ImageSpan], start: int) -> int:
         """Bytes that holding the pictures needed from token ``start`` on would add to what is held."""
@@ -89,9 +123,18 @@ class EncoderCache:
         for key, span in sorted(needs, key=lambda need: need[1].content_hash not in self._entries):
             self._hold_one(key, span)
 
-    def put(self, content_hash: bytes, features: ImageFeatures) -> None:
-        """Stores the features of a held picture."""
-        self._entries[content_hash].features = features
+    def put(self, content_hash: bytes, part: ImageFeatures, complete: bool = True) -> None:
+        """Adds the next rows of a held picture's features; ``complete`` with the last ones."""
+        entry = self._entries[content_hash]
+        entry.parts.append(part)
+        entry.complete = complete
+
+    def restart(self, content_hash: bytes) -> None:
+        """Drops the rows of a held picture whose encoding failed or ended before its last row; nothing if there are
+        none. Tokens computed from them stay computed: they were right."""
+        entry = self._entries.get(content_hash)
+        if entry is not None and not entry.complete:
+            entry.parts = []
 
     def release(self, key: str, spans: Iterable[ImageSpan]) -> None:
         """Drops one hold of ``key`` for each of these spans."""
@@ -139,7 +182,7 @@ class EncoderCache:
 
     def _let_go(self, content_hash: bytes, entry: _Entry) -> None:
         self._held_bytes -= entry.num_bytes
-        if entry.features is None:
+        if not entry.complete:
             self._drop(content_hash)
         else:
             self._spare[content_hash] = None

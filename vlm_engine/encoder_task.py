@@ -1,23 +1,24 @@
-"""Encoding a picture as a task that the scheduler advances by slices: by items (tiles), layers, and rows in a layer.
+"""Encoding pictures as a task that is advanced by slices: packs of items (tiles, pictures), layers, rows in a layer.
 
 No vision tower is rewritten for that. A task runs the family's ``encode`` in a greenlet; forward hooks on the tower's
 blocks switch back to the engine after each block, hidden states stay on the task's stack, and the next slice goes on
-from there.
+from there. Each time it says what the next slice will be, so that its time can be predicted.
 
 Rules (each broken once, somewhere): the engine thread enters ``inference_mode`` outermost and tasks neither enter nor
 leave it; tasks are made, resumed and ended in that thread only; hooks act only inside a task; nothing switches inside
-a compiled or captured region. Without the ``greenlet`` package a picture's items are the only cuts.
+a compiled or captured region. Without the ``greenlet`` package packs are the only cuts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from vlm_engine.encoder_cache import ImageFeatures
-from vlm_engine.row_cuts import RowCutter, cut_rows
+from vlm_engine.encoder_cache import ImageFeatures, split_features
+from vlm_engine.row_cuts import RowCutter, SliceWork, cut_rows
 
 if TYPE_CHECKING:
     from vlm_engine.families import Family
@@ -25,19 +26,34 @@ if TYPE_CHECKING:
 Inputs = Mapping[str, torch.Tensor]
 
 
-class EncoderTask(Protocol):
-    """A picture's encoding, some slices done.
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderItem:
+    """A part of a picture that is encoded by itself or packed with others.
 
     Attributes:
-        slices: how many slices there are in all.
-        done: how many are done.
+        inputs: processor outputs of this part.
+        rows: its rows of hidden states in the tower (patches).
+        keys: how many of them a row attends to (a tile's, or all).
+        pack_key: items with equal keys may be encoded together; None = only alone.
     """
 
-    slices: int
-    done: int
+    inputs: Inputs
+    rows: int
+    keys: int
+    pack_key: Hashable | None
 
-    def advance(self) -> ImageFeatures | None:
-        """Runs one slice; gives the features with the last one."""
+
+class EncoderTask(Protocol):
+    """The encoding of some items.
+
+    Attributes:
+        next: what the next slice will compute.
+    """
+
+    next: SliceWork
+
+    def advance(self) -> list[ImageFeatures] | None:
+        """Runs one slice; gives the features of each item with the last one."""
         ...
 
     def abort(self) -> None:
@@ -46,88 +62,104 @@ class EncoderTask(Protocol):
 
 
 class SlicedEncoder:
-    """Makes tasks for one family's vision tower.
+    """Makes items and tasks for one family's vision tower.
 
     Args:
         family: whose ``encode`` runs.
         model: the module that holds tower and decoder.
         patch_size: side of a patch in pixels.
         rows: rows of a group inside a layer.
+        slicing: False encodes in one piece, whatever it takes (to compare with).
     """
 
-    def __init__(self, family: Family, model: torch.nn.Module, patch_size: int, rows: int) -> None:
+    def __init__(
+        self, family: Family, model: torch.nn.Module, patch_size: int, rows: int, slicing: bool = True
+    ) -> None:
         self._family = family
         self._patch_size = patch_size
-        self._rows = rows
+        self.rows = rows
         self.blocks = vision_blocks(model, family.decoder)
-        self._greenlet = import_greenlet()
+        self._greenlet = import_greenlet() if slicing else None
         if self._greenlet is not None:
-            switch = _Switch(self._greenlet)
-            cutter = RowCutter(rows, switch.active, switch.hand_back)
-            for block in self.blocks:
-                cut_rows(block, cutter)
-                block.register_forward_hook(lambda *args: switch.hand_back() if switch.active() else None)
+            self._install_hooks(_Switch(self._greenlet))
 
-    def count_slices(self, inputs: Inputs) -> int:
-        """Slices of a picture's task, at most (window attention may have fewer rows in one piece)."""
-        items = self._family.items(inputs)
+    def _install_hooks(self, switch: _Switch) -> None:
+        self.cutter = RowCutter(self.rows, switch.active, switch.hand_back)
+        last = self.blocks[-1] if self.blocks else None
+
+        def after(block: torch.nn.Module, *_: Any) -> None:
+            if not switch.active():
+                return
+            rows = int(block.layer_rows)  # type: ignore[arg-type]
+            kind = "finish" if block is last else "project" if self.cutter.cuts(rows) else "block"
+            switch.hand_back(SliceWork(kind, rows, rows * switch.keys() if kind == "block" else 0))
+
+        for block in self.blocks:
+            cut_rows(block, self.cutter)
+            block.register_forward_hook(after)
+
+    def items(self, inputs: Inputs) -> list[EncoderItem]:
+        """The parts of a picture, in the order of their feature rows."""
+        return [self._item(item) for item in self._family.items(inputs)]
+
+    def _item(self, inputs: Inputs) -> EncoderItem:
+        pixels, dim = inputs["pixel_values"], self._family.pack_dim
+        if pixels.ndim == 2:  # patches one by one (Qwen)
+            rows = keys = len(pixels)
+        else:
+            keys = (pixels.shape[-1] // self._patch_size) * (pixels.shape[-2] // self._patch_size)
+            rows = keys * pixels.shape[:-3].numel()
+        key = None if dim is None else tuple(sorted((n, t.dtype, _without(t.shape, dim)) for n, t in inputs.items()))
+        return EncoderItem(inputs, rows, keys, key)
+
+    def start(self, items: Sequence[EncoderItem]) -> EncoderTask:
+        """A task for items that pack, nothing run yet."""
         if self._greenlet is None:
-            return len(items)
-        groups = -(-self._count_rows(items[0]) // self._rows)
-        return len(items) * max(1, len(self.blocks)) * (2 * groups - 1) + 1
+            return _WholeTask(lambda: self._encode(items), _work_of(items))
+        rows = sum(item.rows for item in items)
+        kind = "begin" if rows > self.rows else "item" if not self.blocks else "block"
+        first = SliceWork(kind, rows, _work_of(items).pairs if kind != "begin" else 0)
+        return _GreenletTask(self._greenlet, lambda: self._encode(items), first, max(item.keys for item in items))
 
-    def _count_rows(self, item: Inputs) -> int:
-        """Rows of an item's hidden states: patches, listed one by one (Qwen) or counted from the picture's sides."""
-        pixels = item["pixel_values"]
-        if pixels.ndim == 2:
-            return pixels.shape[0]
-        return (pixels.shape[-1] // self._patch_size) * (pixels.shape[-2] // self._patch_size)
-
-    def start(self, inputs: Inputs) -> EncoderTask:
-        """A task for one picture's processor outputs, nothing run yet."""
-        items = self._family.items(inputs)
-        if self._greenlet is None:
-            return _ItemTask(self._family, items)
-        return _GreenletTask(self._greenlet, self._family, items, self.count_slices(inputs))
+    def _encode(self, items: Sequence[EncoderItem]) -> list[ImageFeatures]:
+        """Features of each item. A connector gives every item its share by rows."""
+        dim = self._family.pack_dim
+        if len(items) == 1 or dim is None:
+            return [self._family.encode(item.inputs) for item in items]
+        packed = {name: torch.cat([item.inputs[name] for item in items], dim=dim) for name in items[0].inputs}
+        return split_features(self._family.encode(packed), [item.rows for item in items])
 
 
-class _ItemTask:
-    """One slice an item."""
+class _WholeTask:
+    """One slice."""
 
-    def __init__(self, family: Family, items: Sequence[Inputs]) -> None:
-        self._family = family
-        self._items = list(items)
-        self._parts: list[ImageFeatures] = []
-        self.slices = len(items)
-        self.done = 0
+    def __init__(self, encode: Callable[[], list[ImageFeatures]], work: SliceWork) -> None:
+        self._encode = encode
+        self.next = work
 
-    def advance(self) -> ImageFeatures | None:
-        self._parts.append(self._family.encode(self._items[self.done]))
-        self.done += 1
-        return join_features(self._parts) if self.done == self.slices else None
+    def advance(self) -> list[ImageFeatures] | None:
+        return self._encode()
 
     def abort(self) -> None:
-        self._items.clear()
-        self._parts.clear()
+        """Nothing is held."""
 
 
 class _GreenletTask:
     """A slice ends where a block, or a group of rows in it, ends; what comes after the last block is a slice too."""
 
-    def __init__(self, greenlet: Any, family: Family, items: Sequence[Inputs], slices: int) -> None:
-        self.slices = slices
-        self.done = 0
-        self._greenlet = greenlet.greenlet(lambda: join_features([family.encode(item) for item in items]))
+    def __init__(self, greenlet: Any, encode: Callable[[], list[ImageFeatures]], first: SliceWork, keys: int) -> None:
+        self.next = first
+        self._greenlet = greenlet.greenlet(encode)
         self._greenlet.hands_back = True
+        self._greenlet.keys = keys
 
-    def advance(self) -> ImageFeatures | None:
+    def advance(self) -> list[ImageFeatures] | None:
         result = self._greenlet.switch()
-        self.done = min(self.done + 1, self.slices)
-        if not self._greenlet.dead:
-            return None
-        self.done = self.slices
-        features: ImageFeatures = result
-        return features
+        if self._greenlet.dead:
+            features: list[ImageFeatures] = result
+            return features
+        self.next = result
+        return None
 
     def abort(self) -> None:
         if self._greenlet and not self._greenlet.dead:
@@ -153,8 +185,12 @@ class _Switch:
         """Whether the code that asks runs inside a task."""
         return getattr(self._greenlet.getcurrent(), "hands_back", False)
 
-    def hand_back(self) -> None:
-        self._greenlet.getcurrent().parent.switch()
+    def keys(self) -> int:
+        """Keys that a row of the running task attends to, at most."""
+        return int(self._greenlet.getcurrent().keys)
+
+    def hand_back(self, work: SliceWork) -> None:
+        self._greenlet.getcurrent().parent.switch(work)
 
 
 def vision_blocks(model: torch.nn.Module, decoder: torch.nn.Module) -> tuple[torch.nn.Module, ...]:
@@ -175,9 +211,10 @@ def _count_weights(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def join_features(parts: Sequence[ImageFeatures]) -> ImageFeatures:
-    """The features of a picture from those of its items, in their order."""
-    if len(parts) == 1:
-        return parts[0]
-    levels = zip(*(part.deepstack for part in parts), strict=True)
-    return ImageFeatures(torch.cat([part.rows for part in parts]), tuple(torch.cat(level) for level in levels))
+def _work_of(items: Sequence[EncoderItem]) -> SliceWork:
+    """Items in one piece."""
+    return SliceWork("item", sum(item.rows for item in items), sum(item.rows * item.keys for item in items))
+
+
+def _without(shape: Sequence[int], dim: int) -> tuple[int, ...]:
+    return tuple(size for place, size in enumerate(shape) if place != dim)

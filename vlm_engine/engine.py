@@ -17,27 +17,28 @@ from typing import Any
 
 import torch
 
+from vlm_engine.calibration import load_or_measure
 from vlm_engine.config import EngineConfig
-from vlm_engine.core import EngineCore
+from vlm_engine.core import CPU_PACK, CUDA_PACK, EngineCore
 from vlm_engine.encoder_cache import EncoderCache
+from vlm_engine.encoder_lane import make_lane
 from vlm_engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from vlm_engine.intake import Intake
 from vlm_engine.loader import Checkpoint, load
-from vlm_engine.memory import count_blocks, run_alone
+from vlm_engine.memory import count_blocks
 from vlm_engine.metrics import EngineMetrics
 from vlm_engine.outputs import FinishReason, RequestOutput
 from vlm_engine.preprocess import ImageProcessorPool, ProcessedImage
 from vlm_engine.prompt import Message, PreparedPrompt, PriorityClass
 from vlm_engine.runner import ModelRunner
 from vlm_engine.sampling_params import SamplingParams
-from vlm_engine.step_time import StepTimeModel, calibrate
 from vlm_engine.steps import StepRing
 from vlm_engine.stream import OutputStream
 
 logger = logging.getLogger(__name__)
 
-CALIBRATION_CONTEXT = 1024
-"""Tokens of prefix with which step times are measured."""
+CALIBRATION_SIDES = (112, 224, 448, 896)
+"""Sides in pixels of the pictures with which slices are measured."""
 IDLE_S = 0.05
 """Longest sleep of the engine thread between looks at its inbox while no request can do anything."""
 
@@ -124,21 +125,31 @@ class VLMEngine:
         largest = self._pool.process_largest() if self._pool is not None and checkpoint.device.type == "cuda" else None
         blocks = count_blocks(checkpoint, config, encoder_cache, largest)
         runner = ModelRunner(checkpoint, config, encoder_cache, blocks)
+        lane = make_lane(checkpoint.device, config.encoder_side_stream)
         self._checkpoint = checkpoint
-        self._core = EngineCore(config, runner, encoder_cache, self.metrics)
+        self._core = EngineCore(
+            config,
+            runner,
+            encoder_cache,
+            self.metrics,
+            lane=lane,
+            pack_patches=config.encoder_pack_patches or (CPU_PACK if lane.waits else CUDA_PACK),
+            interrupted=lambda: bool(self._inbox) or self._stopping,
+        )
         self._intake = Intake(config, checkpoint, self._core.capacity_tokens)
-        self._on_progress("measuring step times")
-        self._core.step_time = self._measure_steps(checkpoint, runner)
         if self._pool is not None:
             self._on_progress("starting picture preprocessing")
             self._pool.warm_up()
+        self._on_progress("measuring step times")
+        calibration = load_or_measure(checkpoint, config, runner, lane, self._calibration_pictures)
+        self._core.step_time, self._core.encodings.cost = calibration.step_time, calibration.encoder
 
-    def _measure_steps(self, checkpoint: Checkpoint, runner: ModelRunner) -> StepTimeModel:
-        capacity = runner.num_blocks * runner.block_size
-        context = max(1, min(CALIBRATION_CONTEXT, capacity // 2))
-        largest = max(1, min(self.config.max_num_batched_tokens, capacity - context))
-        with torch.inference_mode():
-            return calibrate(lambda prefix, new: run_alone(checkpoint, runner, prefix, new), largest, context)
+    def _calibration_pictures(self) -> Sequence[Mapping[str, torch.Tensor]]:
+        """Encoder inputs of square pictures, smallest first."""
+        if self._pool is None:
+            return ()
+        sides = [side for side in CALIBRATION_SIDES if side * side <= self.config.max_pixels]
+        return [self._pool.process_blank(side) for side in sides]
 
     # What the model is ----------------------------------------------------------------------------------------------
 

@@ -60,8 +60,7 @@ class Intake:
         for image, piece in zip(images, pieces[1:], strict=True):
             start = len(ids)
             indices = tuple(start + index for index in image.feature_indices)
-            cost = sum(tensor.numel() for tensor in image.inputs.values())
-            inputs.append(ImageInput(image.content_hash, start, indices, image.inputs, cost))
+            inputs.append(ImageInput(image.content_hash, start, indices, image.inputs))
             ids += image.token_ids
             ids += piece
         if not ids:
@@ -120,7 +119,10 @@ class Intake:
     def _spans(self, prompt: PreparedPrompt) -> tuple[ImageSpan, ...]:
         family = self._checkpoint.family
         row = family.text_config.hidden_size * self._checkpoint.dtype.itemsize * family.feature_levels
-        return tuple(ImageSpan(i.content_hash, i.token_indices[0], i.end, i.num_tokens * row) for i in prompt.images)
+        return tuple(
+            ImageSpan(i.content_hash, i.token_indices[0], i.end, i.num_tokens * row, i.token_indices)
+            for i in prompt.images
+        )
 
     def _max_total(self, prompt: PreparedPrompt, params: SamplingParams) -> int:
         length, limit = len(prompt.token_ids), self.max_model_len

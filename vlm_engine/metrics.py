@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SLICE_SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.012, 0.016, 0.024, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024)
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 Labels = tuple[tuple[str, str], ...]
@@ -52,6 +53,10 @@ SPECS: Mapping[str, Spec] = {
     "step_seconds": Spec("histogram", "Wall time of a step.", (), SECONDS),
     "step_predicted_seconds": Spec("histogram", "Predicted time of a step's packed forward.", (), SECONDS),
     "step_forward_seconds": Spec("histogram", "Measured time of a step's packed forward.", (), SECONDS),
+    "encoder_slice_predicted_seconds": Spec(
+        "histogram", "Predicted time of a slice of an encoding.", ("kind",), SLICE_SECONDS
+    ),
+    "encoder_slice_seconds": Spec("histogram", "Measured time of a slice of an encoding.", ("kind",), SLICE_SECONDS),
     "encoder_seconds": Spec("histogram", "Encoder time per step that encodes.", (), SECONDS),
     "preprocess_seconds": Spec("histogram", "Decode, resize and normalise, per picture.", (), SECONDS),
     "decode_gap_cause": Spec("counter", "Decode gaps of over 3 times the usual step, by cause.", ("cause",)),

@@ -65,7 +65,7 @@ def _worth_it(layer: torch.nn.Linear) -> bool:
 def _usable() -> bool:
     """Whether the operators are there and give what the plain layer gives."""
     try:
-        if not torch.backends.mkldnn.is_available():
+        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             return False
         layer = torch.nn.Linear(SMALLEST, 2 * SMALLEST, dtype=torch.bfloat16)
         inputs = torch.randn(3, SMALLEST).bfloat16()

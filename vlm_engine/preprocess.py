@@ -93,10 +93,14 @@ class ImageProcessorPool:
 
     def process_largest(self) -> Mapping[str, torch.Tensor]:
         """Encoder inputs of the largest (square) picture that the pixel cap lets through. Blocks."""
+        return self.process_blank(math.isqrt(self._max_pixels))
+
+    def process_blank(self, side: int) -> Mapping[str, torch.Tensor]:
+        """Encoder inputs of a square picture of one colour. Blocks."""
         from PIL import Image
 
-        side = math.isqrt(self._max_pixels)
-        return _unpack(self._pool.submit(_process, Image.new("RGB", (side, side)), self._max_pixels, {}).result())
+        picture = Image.new("RGB", (side, side), (40, 90, 140))
+        return _unpack(self._pool.submit(_process, picture, self._max_pixels, {}).result())
 
     async def process(self, source: bytes | Image, options: Mapping[str, Any], copies: int = 1) -> ProcessedImage:
         """Processes one picture.

@@ -51,14 +51,12 @@ class ImageInput:
         start: index in the prompt of the first token that the picture's block holds.
         token_indices: indices in the prompt that take one feature row each, ascending.
         inputs: tensors for the family's encoder (pixel values, grids), as the checkpoint's processor made them.
-        cost: relative work of encoding (patches), for metrics and planning.
     """
 
     content_hash: bytes
     start: int
     token_indices: tuple[int, ...]
     inputs: Mapping[str, torch.Tensor]
-    cost: int
 
     @property
     def num_tokens(self) -> int:

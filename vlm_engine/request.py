@@ -35,12 +35,18 @@ class ImageSpan:
         first: index of the first token that takes a feature row; tokens before it never wait for this picture.
         end: one past the last such token.
         num_bytes: size of the features in the encoder cache.
+        indices: of every token that takes a feature row, ascending; empty when they follow each other from ``first``.
     """
 
     content_hash: bytes
     first: int
     end: int
     num_bytes: int
+    indices: tuple[int, ...] = ()
+
+    def token_of_row(self, row: int) -> int:
+        """Index of the token that takes this feature row."""
+        return self.indices[row] if self.indices else self.first + row
 
 
 @dataclass(slots=True, eq=False)

@@ -1,14 +1,16 @@
 """Cuts inside a vision layer: attention by query rows, the MLP by groups of rows.
 
-One layer of one SmolVLM tile takes over a hundred milliseconds on two cores: too much for somebody who reads a stream.
-A row of the MLP depends on its own input alone, and a row of full attention on its own query and all keys and values,
-so groups of rows can be computed one after another with control handed back in between. Results differ from the uncut
-ones by what other matrix shapes round (1e-5 in float32).
+One layer of one SmolVLM tile takes 56 ms on two cores: too much for somebody who reads a stream. A row of the MLP
+depends on its own input alone, and a row of full attention on its own query and all keys and values, so groups of rows
+can be computed one after another with control handed back in between. Results differ from the uncut ones by what other
+matrix shapes round (1e-5 in float32).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,32 +21,53 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 NAME = "watchword_vision"
 
 
+@dataclass(frozen=True, slots=True)
+class SliceWork:
+    """What a slice computes, as far as its time depends on it.
+
+    Attributes:
+        kind: "begin" (patch embedding and the first layer up to its attention), "project" (a layer up to its
+            attention), "attend" (a group of queries), "output" (the last group, the output projection and what follows
+            before the MLP), "mlp" (a group of rows), "block" (a whole layer), "finish" (what comes after the last
+            layer), "item" (an item in one piece).
+        rows: rows of hidden states that it computes.
+        pairs: (query, key) pairs that it attends.
+    """
+
+    kind: str
+    rows: int
+    pairs: int = 0
+
+
 class RowCutter:
     """Says how many rows a group has, and hands control back between groups.
 
     Args:
         rows: of a group.
         active: whether the caller may be left now (inside a task only).
-        hand_back: leaves, and returns when the next slice is due.
+        hand_back: leaves, told what the next slice will be, and returns when that is due.
     """
 
-    def __init__(self, rows: int, active: Callable[[], bool], hand_back: Callable[[], None]) -> None:
+    def __init__(self, rows: int, active: Callable[[], bool], hand_back: Callable[[SliceWork], None]) -> None:
         self.rows = rows
         self._active = active
         self._hand_back = hand_back
-
-    def by_rows(self, parts: Sequence[Callable[[], torch.Tensor]], dim: int) -> torch.Tensor:
-        """Computes the parts one after another and puts them together along ``dim``."""
-        done: list[torch.Tensor] = []
-        for part in parts:
-            if done:
-                self._hand_back()
-            done.append(part())
-        return torch.cat(done, dim=dim)
+        self._done = 0  # rows attended since control was last handed back
 
     def cuts(self, rows: int) -> bool:
-        """Whether so many rows are cut here and now."""
+        """Whether a layer of so many rows is cut here and now."""
         return rows > self.rows and self._active()
+
+    def before(self, work: SliceWork) -> None:
+        """Hands back unless what was done since the last time and this fit into one group (small windows)."""
+        if self._done + work.rows > self.rows:
+            self._done = 0
+            self._hand_back(work)
+        self._done += work.rows
+
+    def begin_layer(self, rows: int) -> None:
+        """A layer of so many rows begins; its projections come before its first group."""
+        self._done = rows
 
 
 def register_attention() -> str:
@@ -65,42 +88,63 @@ def _attend(
     """Query ``[b, heads, rows, d]`` in, ``[b, rows, heads, d]`` out, as AttentionInterface asks."""
     whole = ALL_ATTENTION_FUNCTIONS["sdpa"]
     cutter: RowCutter | None = getattr(module, "row_cutter", None)
-    rows = query.shape[2]
-    if cutter is None or not cutter.cuts(rows):
+    layer_rows: int = getattr(module, "layer_rows", 0)
+    if cutter is None or not cutter.cuts(layer_rows):
         result: tuple[torch.Tensor, None] = whole(module, query, key, value, attention_mask, **kwargs)
         return result
-
-    def group(start: int) -> torch.Tensor:
-        part = slice(start, start + cutter.rows)
-        mask = attention_mask
-        if mask is not None and mask.shape[-2] == rows:
-            mask = mask[..., part, :]
-        out: torch.Tensor = whole(module, query[:, :, part], key, value, mask, **kwargs)[0]
-        return out
-
-    starts = range(0, rows, cutter.rows)
-    return cutter.by_rows([lambda start=start: group(start) for start in starts], dim=1), None  # type: ignore[misc]
+    batch, _, rows, _ = query.shape
+    done: list[torch.Tensor] = []
+    for item in range(batch):
+        one = slice(item, item + 1)
+        for start in range(0, rows, cutter.rows):
+            part = slice(start, min(start + cutter.rows, rows))
+            # A call that holds all of the layer's rows knows its last group; windows come in calls of their own.
+            last = batch * rows == layer_rows and item == batch - 1 and part.stop == rows
+            size = part.stop - start
+            cutter.before(SliceWork("output" if last else "attend", size, size * key.shape[2]))
+            mask = attention_mask if attention_mask is None or attention_mask.shape[0] == 1 else attention_mask[one]
+            if mask is not None and mask.shape[-2] == rows:
+                mask = mask[..., part, :]
+            done.append(whole(module, query[one, :, part], key[one], value[one], mask, **kwargs)[0])
+    return torch.cat(done, dim=1).reshape(batch, rows, *done[0].shape[2:]), None
 
 
 def cut_rows(block: torch.nn.Module, cutter: RowCutter) -> None:
-    """Lets a block's attention and ``mlp`` be computed by groups of rows."""
-    for module in block.modules():
+    """Lets a block's attention and ``mlp`` be computed by groups of rows.
+
+    Inside, ``row_cutter`` is known to every module, and ``layer_rows`` is how many rows the layer has at present.
+    """
+    inside = list(block.modules())
+    for module in inside:
         module.row_cutter = cutter  # type: ignore[assignment]
+
+    def begin(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        rows = math.prod(hidden.shape[:-1])
+        for module in inside:
+            module.layer_rows = rows  # type: ignore[assignment]
+        cutter.begin_layer(rows)
+
+    block.register_forward_pre_hook(begin, with_kwargs=True)
     _cut_mlp(block, cutter)
 
 
 def _cut_mlp(block: torch.nn.Module, cutter: RowCutter) -> None:
-    """``mlp`` takes and gives ``[..., rows, hidden]``."""
+    """``mlp`` takes and gives ``[..., hidden]``."""
     mlp = getattr(block, "mlp", None)
     if mlp is None:
         return
     whole = mlp.forward
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
-        if not cutter.cuts(hidden.shape[-2]):
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        if not cutter.cuts(len(flat)):
             result: torch.Tensor = whole(hidden)
             return result
-        groups: tuple[torch.Tensor, ...] = torch.split(hidden, cutter.rows, dim=-2)
-        return cutter.by_rows([lambda group=group: whole(group) for group in groups], dim=-2)  # type: ignore[misc]
+        done: list[torch.Tensor] = []
+        for group in torch.split(flat, cutter.rows):
+            cutter.before(SliceWork("mlp", len(group)))
+            done.append(whole(group))
+        return torch.cat(done).reshape(hidden.shape)
 
     mlp.forward = forward

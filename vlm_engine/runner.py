@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +12,8 @@ import torch
 from vlm_engine import attention
 from vlm_engine.attention import AttentionBackend, KVCache, StepMetadata
 from vlm_engine.attention.torch_backend import TorchBackend
-from vlm_engine.encoder_cache import EncoderCache, ImageFeatures
-from vlm_engine.encoder_task import EncoderTask
+from vlm_engine.encoder_cache import EncoderCache, ImageFeatures, join_features
+from vlm_engine.encoder_task import EncoderItem, EncoderTask
 from vlm_engine.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,20 +76,27 @@ class ModelRunner:
             s.layers, self.num_blocks, config.block_size, s.kv_heads, s.head_dim, self.dtype, self.device
         )
 
-    def encoder_slices(self, inputs: Mapping[str, torch.Tensor]) -> int:
-        """Into how many slices a picture's encoding is cut."""
-        return self._encoder.count_slices(inputs)
+    def encoder_items(self, inputs: Mapping[str, torch.Tensor]) -> list[EncoderItem]:
+        """The parts of one picture's processor outputs that can be encoded one by one."""
+        return self._encoder.items(inputs)
 
-    def start_encode(self, inputs: Mapping[str, torch.Tensor]) -> EncoderTask:
-        """A task that encodes one picture's processor outputs, nothing run yet."""
-        return self._encoder.start({name: tensor.to(self.device, non_blocking=True) for name, tensor in inputs.items()})
+    def start_encode(self, items: Sequence[EncoderItem]) -> EncoderTask:
+        """A task that encodes items together, nothing run yet; their tensors are copied to the device here."""
+        return self._encoder.start([self._on_device(item) for item in items])
 
     def encode(self, inputs: Mapping[str, torch.Tensor]) -> ImageFeatures:
-        """Encodes one picture to its end."""
-        task = self.start_encode(inputs)
-        while (features := task.advance()) is None:
-            pass
-        return features
+        """Encodes one picture to its end, item by item."""
+        parts: list[ImageFeatures] = []
+        for item in self.encoder_items(inputs):
+            task = self.start_encode([item])
+            while (features := task.advance()) is None:
+                pass
+            parts += features
+        return join_features(parts)
+
+    def _on_device(self, item: EncoderItem) -> EncoderItem:
+        inputs = {name: tensor.to(self.device, non_blocking=True) for name, tensor in item.inputs.items()}
+        return replace(item, inputs=inputs)
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """One packed forward.

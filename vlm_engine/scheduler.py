@@ -6,8 +6,8 @@ preemption are all "how many new tokens this step". The passes, in order:
 1. every running decode that this step does not preempt gets its one token;
 2. waiting requests are admitted, with pages for all their tokens and encoder room for all their pictures reserved, as
    long as the step has something for them: a person's prompt does not wait until a camera's prefill is through;
-3. prefills share what is left of the step's bound, by class then age, in quanta, round-robin;
-4. pictures whose tokens come next are encoded.
+3. class by class, prefills share what is left of the step's bound, by age, in quanta, round-robin, and then the class's
+   pictures whose tokens come next are encoded, so that a lower class gets the time that no higher one can use.
 
 Explicit passes as in Sarathi-Serve (arXiv 2403.02310); the computed-tokens abstraction is vLLM V1's.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from vlm_engine.prompt import PriorityClass
 from vlm_engine.request import ImageSpan, Request
 from vlm_engine.step_time import StepTimeModel
 
@@ -36,6 +37,7 @@ class Budget:
         encoder_seconds_alone: how long a step encodes while nobody waits for a token; short, because somebody may come.
         target_seconds: how long a step that decodes may take (``target_itl_ms``); None = only tokens count.
         target_auto: the target is twice what the step's decodes take by themselves.
+        background_factor: by how much the target grows while only background requests decode: nobody reads them.
         step_time: predicts how long a step takes; needed for a target.
         least_prefill: prefill tokens that a step gets even when its time is spent, so that prefill always advances.
     """
@@ -47,6 +49,7 @@ class Budget:
     encoder_seconds_alone: float = 0.25
     target_seconds: float | None = None
     target_auto: bool = False
+    background_factor: float = 2.0
     step_time: StepTimeModel | None = None
     least_prefill: int = 16
 
@@ -68,10 +71,11 @@ class SchedulerState:
         free_blocks: pages that can be handed out.
         releasable: pages that preempting a request would free.
         prefix_hit: what the prefix cache has of a request.
-        encoded: whether a picture's features are there.
+        encoded: whether all of a picture's features are there.
+        rows_ready: how many of a picture's feature rows are there, from the first on.
         encoder_free: bytes of the encoder cache not held by running requests.
         encoder_need: bytes that a request's pictures would add to what is held, given the tokens already computed.
-        encoder_work: predicted seconds of one slice of a request's picture (0 = not known yet), and slices left.
+        encoder_seconds: predicted seconds until a request's picture is encoded (0 = not known yet).
     """
 
     running: Sequence[Request]
@@ -81,9 +85,10 @@ class SchedulerState:
     releasable: Callable[[Request], int]
     prefix_hit: Callable[[Request], PrefixHit]
     encoded: Callable[[bytes], bool]
+    rows_ready: Callable[[bytes], int]
     encoder_free: int
     encoder_need: Callable[[Request, int], int]
-    encoder_work: Callable[[Request, int], tuple[float, int]]
+    encoder_seconds: Callable[[Request, int], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +112,31 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Some slices of one picture of a request."""
+    """A picture of a request that is to be encoded; pictures of one ``group`` (class) may be encoded together."""
 
     request: Request
     image: int
-    slices: int
+    group: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step. ``growth``: decodes that need a fresh page; ``passed_over``: requests that gain age."""
+    """One step.
+
+    Attributes:
+        chunks: new tokens.
+        encodes: pictures in the order of their turn; as many slices as fit are run, and one in any case.
+        encoder_seconds: what the pictures may take, by prediction.
+        target: how long the step may take; None = no bound of time. A device whose time is measured while the step
+            runs gives pictures what is left of it.
+        growth: decodes that need a fresh page.
+        passed_over: requests that gain age.
+    """
 
     chunks: tuple[Chunk, ...] = ()
     encodes: tuple[Encode, ...] = ()
+    encoder_seconds: float = 0.0
+    target: float | None = None
     admissions: tuple[Admission, ...] = ()
     preemptions: tuple[Request, ...] = ()
     growth: tuple[Request, ...] = ()
@@ -148,6 +165,7 @@ class _Draft:
     used_seconds: float = 0.0
     decode_seconds: float = 0.0
     target: float | None = None
+    encoder_seconds: float = 0.0
     granted: dict[str, int] = field(default_factory=dict)
     encodes: list[Encode] = field(default_factory=list)
     admissions: list[Admission] = field(default_factory=list)
@@ -173,13 +191,23 @@ def plan(state: SchedulerState, budget: Budget) -> Plan:
     draft.used_tokens = len(draft.decodes)
     if budget.step_time is not None:
         draft.decode_seconds = draft.used_seconds = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
-        draft.target = 2.0 * draft.decode_seconds if budget.target_auto else budget.target_seconds
+        draft.target = _target(budget, draft)
     starts = {r.key: r.computed for r in draft.prefills}
     if not draft.preemptions:
         _admit(state, budget, draft, starts)
-    _share_prefill(state, budget, draft, starts)
-    _choose_encodes(state, budget, draft, starts)
-    return _finish(state, draft, starts)
+    for group in _by_class(draft.prefills):
+        _share_prefill(state, budget, draft, starts, group)
+        _choose_encodes(state, budget, draft, starts, group)
+    return _finish(state, budget, draft, starts)
+
+
+def _target(budget: Budget, draft: _Draft) -> float | None:
+    """Seconds for a step with these decodes; None without decodes or without a target."""
+    target = 2.0 * draft.decode_seconds if budget.target_auto else budget.target_seconds
+    if target is None or not draft.decodes:
+        return None
+    read = any(r.priority_class is PriorityClass.INTERACTIVE for r in draft.decodes)
+    return target if read else target * budget.background_factor
 
 
 def effective_class(request: Request) -> int:
@@ -217,29 +245,31 @@ def _serve_decodes(state: SchedulerState, draft: _Draft) -> None:
     draft.prefills = [r for r in draft.running if not r.decoding]
 
 
-def _share_prefill(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
+def _share_prefill(
+    state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int], group: Sequence[Request]
+) -> None:
     """Pass 3. Within a class, quanta go round until the bound is used or all have what they can use."""
     quantum = _quantum(budget)
-    for group in _by_class(draft.prefills):
-        want = {r.key: _usable(state, budget, r, starts[r.key]) - draft.granted.get(r.key, 0) for r in group}
-        while draft.tokens > 0 and any(want[r.key] > 0 for r in group):
-            for request in group:
-                share = min(want[request.key], quantum, draft.tokens)
-                granted = draft.granted.get(request.key, 0)
-                share = _within_time(budget, draft, starts[request.key] + granted, share)
-                if share > 0:
-                    draft.granted[request.key] = granted + share
-                    want[request.key] -= share
-                    draft.tokens -= share
+    want = {r.key: _usable(state, budget, r, starts[r.key]) - draft.granted.get(r.key, 0) for r in group}
+    while draft.tokens > 0 and any(want[r.key] > 0 for r in group):
+        for request in group:
+            share = min(want[request.key], quantum, draft.tokens)
+            granted = draft.granted.get(request.key, 0)
+            share = _within_time(budget, draft, starts[request.key] + granted, share)
+            if share > 0:
+                draft.granted[request.key] = granted + share
+                want[request.key] -= share
+                draft.tokens -= share
 
 
 def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
     """Cuts a share to what the step's time still allows while somebody decodes; accounts for what is granted."""
     model, target = budget.step_time, draft.target
-    if model is None or target is None or not draft.decodes or share < 1:
+    if model is None or target is None or share < 1:
         return share
     floor = min(share, budget.least_prefill) if draft.used_tokens == len(draft.decodes) else 0
-    allowed = max(floor, model.tokens_within(target - draft.used_seconds, draft.used_tokens, prefix, share))
+    left = target - draft.used_seconds - draft.encoder_seconds
+    allowed = max(floor, model.tokens_within(left, draft.used_tokens, prefix, share))
     before = model.base(draft.used_tokens)
     draft.used_tokens += allowed
     cost = model.base(draft.used_tokens) - before + model.looking_back(prefix, allowed)
@@ -249,31 +279,32 @@ def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
     return allowed
 
 
-def _choose_encodes(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
-    """Pass 4. Slices of the next pictures, by turn, in the time the step has for them; at least one slice."""
-    left = _encoder_seconds(budget, draft)
-    chosen: set[bytes] = set()
-    for request in draft.prefills:
+def _choose_encodes(
+    state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int], group: Sequence[Request]
+) -> None:
+    """Pass 3. The class's next pictures, by turn, while the step has time; one in any case, so that they advance."""
+    chosen = {encode.request.spans[encode.image].content_hash for encode in draft.encodes}
+    for request in group:
         for index, span in enumerate(request.spans):
             if span.end <= starts[request.key] or span.content_hash in chosen or state.encoded(span.content_hash):
                 continue
-            cost, remaining = state.encoder_work(request, index)
-            fitting = int(max(left, 0.0) / cost) if cost > 0 else 0
-            slices = min(max(fitting, 0 if draft.encodes else 1), remaining)
-            if slices == 0:
+            left = _encoder_left(budget, draft)
+            if draft.encodes and left <= 0:
                 return
             chosen.add(span.content_hash)
-            draft.encodes.append(Encode(request, index, slices))
-            left -= slices * cost
-            if slices < remaining:
-                return
+            draft.encodes.append(Encode(request, index, effective_class(request)))
+            # What a picture's time isn't known of takes all there is.
+            draft.encoder_seconds += min(state.encoder_seconds(request, index) or left, max(left, 0.0))
 
 
-def _encoder_seconds(budget: Budget, draft: _Draft) -> float:
-    """What a step may spend on pictures: beside decodes the rest of the target, or without one as much as they take."""
+def _encoder_left(budget: Budget, draft: _Draft) -> float:
+    """What a step may still spend on pictures: beside decodes the rest of the target, or without a target as much as
+    they take themselves."""
     if not draft.decodes:
-        return budget.encoder_seconds_alone
-    return draft.target - draft.used_seconds if draft.target is not None else draft.decode_seconds
+        return budget.encoder_seconds_alone - draft.encoder_seconds
+    if draft.target is None:
+        return draft.decode_seconds - draft.encoder_seconds
+    return draft.target - draft.used_seconds - draft.encoder_seconds
 
 
 def _admit(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> None:
@@ -308,11 +339,12 @@ def _quantum(budget: Budget) -> int:
 
 
 def _usable(state: SchedulerState, budget: Budget, request: Request, start: int) -> int:
-    """New tokens that a prefill can compute now: up to its next picture whose features aren't there yet."""
+    """New tokens that a prefill can compute now: up to the first whose picture's features aren't there yet."""
     tokens = request.total - start
     waits_for = _next_unready(state, request.spans, start)
     if waits_for is not None:
-        tokens = min(tokens, max(0, waits_for.first - start))
+        ready = waits_for.token_of_row(state.rows_ready(waits_for.content_hash))
+        tokens = min(tokens, max(0, ready - start))
     return min(tokens, budget.long_prefill) if budget.long_prefill else tokens
 
 
@@ -327,7 +359,7 @@ def _by_class(requests: Iterable[Request]) -> list[list[Request]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def _finish(state: SchedulerState, draft: _Draft, starts: dict[str, int]) -> Plan:
+def _finish(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> Plan:
     chunks = [Chunk(r, r.computed, 1, True) for r in draft.decodes]
     for request in draft.prefills:
         length = draft.granted.get(request.key, 0)
@@ -341,6 +373,8 @@ def _finish(state: SchedulerState, draft: _Draft, starts: dict[str, int]) -> Pla
     return Plan(
         chunks=tuple(chunks),
         encodes=tuple(draft.encodes),
+        encoder_seconds=draft.encoder_seconds + max(0.0, _encoder_left(budget, draft)),
+        target=draft.target,
         admissions=tuple(draft.admissions),
         preemptions=tuple(draft.preemptions),
         growth=tuple(draft.growth),

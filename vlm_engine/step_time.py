@@ -12,12 +12,14 @@ The shape follows ROCm/ATOM#2007 and Sarathi-Serve's profile; the table in place
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 Work = Sequence[tuple[int, int]]
 """(L, x) of each request in a step."""
@@ -44,6 +46,29 @@ class StepTimeModel:
     gamma: float
     alpha: float
     correction: float = 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The table and the terms, with the correction worked in."""
+        factor = self.correction
+        return {
+            "sizes": list(self.sizes),
+            "seconds": [factor * value for value in self.seconds],
+            "gamma": factor * self.gamma,
+            "alpha": factor * self.alpha,
+        }
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any]) -> StepTimeModel:
+        """Raises ValueError, TypeError or KeyError for anything but what ``as_json`` gives."""
+        sizes = tuple(int(size) for size in stored["sizes"])
+        seconds = tuple(float(value) for value in stored["seconds"])
+        gamma, alpha = float(stored["gamma"]), float(stored["alpha"])
+        rising = all(low < high for low, high in itertools.pairwise(sizes)) and sizes[:1] == (1,)
+        if not rising or len(sizes) != len(seconds):
+            raise ValueError(f"a table of sizes {sizes} with {len(seconds)} times")
+        if not all(math.isfinite(value) and value >= 0 for value in (*seconds, gamma, alpha)) or seconds[0] <= 0:
+            raise ValueError("times are not all finite and from 0 on")
+        return StepTimeModel(sizes, seconds, gamma, alpha)
 
     def base(self, tokens: int) -> float:
         """f: linear between the table's points, in proportion to the last slope beyond them."""

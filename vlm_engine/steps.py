@@ -16,8 +16,10 @@ class StepRecord:
         started: seconds on the monotonic clock.
         seconds: wall time; ``encoder_seconds`` is the part spent on pictures.
         predicted_seconds: what the step-time model said of the rest; 0 without a model.
+        encoder_predicted_seconds: what was predicted for the slices.
+        target_seconds: how long the step was allowed to take; 0 without a bound.
         decode_tokens, prefill_tokens: new tokens by kind.
-        images: pictures of which slices were encoded.
+        slices: slices of pictures' encodings.
         running, waiting: requests after the step's admissions.
         preemptions: requests preempted in it.
     """
@@ -26,9 +28,11 @@ class StepRecord:
     seconds: float
     encoder_seconds: float
     predicted_seconds: float
+    encoder_predicted_seconds: float
+    target_seconds: float
     decode_tokens: int
     prefill_tokens: int
-    images: int
+    slices: int
     running: int
     waiting: int
     preemptions: int

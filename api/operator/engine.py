@@ -19,9 +19,11 @@ class StepView(BaseModel):
     seconds: float
     encoder_seconds: float
     predicted_seconds: float = Field(description="What the step-time model said of the packed forward.")
+    encoder_predicted_seconds: float = Field(description="What was predicted for the slices of pictures.")
+    target_seconds: float = Field(description="How long the step was allowed to take; 0 without a bound.")
     decode_tokens: int
     prefill_tokens: int
-    images: int
+    slices: int = Field(description="Slices of pictures' encodings.")
     running: int
     waiting: int
     preemptions: int

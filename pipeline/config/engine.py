@@ -49,6 +49,21 @@ class EngineSection(Section):
     encoder_cache_memory: int = Field(
         256 * 1024 * 1024, title="Encoder cache bytes", description="For the features of pictures seen lately.", ge=1
     )
+    encoder_slicing: bool = Field(
+        True,
+        title="Sliced encoder",
+        description="Pictures are encoded in slices that fit between two tokens of running answers; false: in one "
+        "piece, to compare with.",
+    )
+    encoder_pack_patches: int | None = Field(
+        None,
+        title="Patches of a pack",
+        description="Small pictures are encoded together up to so many. Default: 1,024 on a CPU, 16,384 on CUDA.",
+        ge=1,
+    )
+    encoder_side_stream: bool = Field(
+        False, title="Side stream", description="On CUDA, slices run on a low-priority stream of their own."
+    )
     long_prefill_token_threshold: int = Field(
         0, title="Longest chunk", description="Most prefill tokens of one request in a step; 0: no such bound.", ge=0
     )

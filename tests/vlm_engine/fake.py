@@ -6,13 +6,18 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
+import torch
+
 from vlm_engine import EngineConfig, SamplingParams, scheduler
 from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache, ImageFeatures
+from vlm_engine.encoder_task import EncoderItem
 from vlm_engine.metrics import EngineMetrics
 from vlm_engine.outputs import RequestOutput
 from vlm_engine.prompt import ImageInput, PreparedPrompt, PriorityClass
 from vlm_engine.request import ImageSpan, Request
+from vlm_engine.row_cuts import SliceWork
 from vlm_engine.sampler import Sample, SamplingState
 from vlm_engine.scheduler import Chunk
 from vlm_engine.sequence import OutputSequence
@@ -42,24 +47,29 @@ class FakeTokenizer:
         return "".join(chr(ord("a") + i % 26) for i in ids)
 
 
+ITEM_ROWS = 6
+"""Feature rows of a picture's item here; the last has what is left."""
+
+
 class FakeTask:
-    """Three slices a picture."""
+    """Three slices a pack."""
 
     slices = 3
 
-    def __init__(self, runner: FakeRunner, inputs) -> None:
+    def __init__(self, runner: FakeRunner, items: Sequence[EncoderItem]) -> None:
         self._runner = runner
-        self._inputs = inputs
+        self._items = items
+        self.next = SliceWork("block", sum(item.rows for item in items))
         self.done = 0
         self.aborted = False
 
-    def advance(self) -> ImageFeatures | None:
+    def advance(self) -> list[ImageFeatures] | None:
         assert not self.aborted
         self.done += 1
         if self.done < self.slices:
             return None
-        self._runner.encoded.append(self._inputs["name"])
-        return ImageFeatures(rows=[None] * self._inputs["rows"])
+        self._runner.encoded += [item.inputs["name"] for item in self._items if item.inputs["first"]]
+        return [ImageFeatures(rows=torch.zeros(item.rows, 1)) for item in self._items]
 
     def abort(self) -> None:
         self.aborted = True
@@ -75,14 +85,21 @@ class FakeRunner:
         self._slots: dict[int, tuple[int, bytes]] = {}
         self.encoded: list[bytes] = []
         self.fail_images: set[bytes] = set()
+        self.packs: list[list[tuple[bytes, int]]] = []
 
-    def encoder_slices(self, inputs) -> int:
-        return FakeTask.slices
+    def encoder_items(self, inputs) -> list[EncoderItem]:
+        rows = inputs["rows"]
+        sizes = [min(ITEM_ROWS, rows - start) for start in range(0, rows, ITEM_ROWS)]
+        return [
+            EncoderItem({"name": inputs["name"], "first": place == 0}, size, size, "fake")
+            for place, size in enumerate(sizes)
+        ]
 
-    def start_encode(self, inputs) -> FakeTask:
-        if inputs["name"] in self.fail_images:
+    def start_encode(self, items: Sequence[EncoderItem]) -> FakeTask:
+        if any(item.inputs["name"] in self.fail_images for item in items):
             raise RuntimeError("this picture can't be encoded")
-        return FakeTask(self, inputs)
+        self.packs.append([(item.inputs["name"], item.rows) for item in items])
+        return FakeTask(self, items)
 
     def forward(self, chunks: Sequence[Chunk]) -> list[int]:
         for chunk in chunks:
@@ -97,8 +114,10 @@ class FakeRunner:
                     "a page was overwritten"
                 )
             for span in request.spans:
-                if span.first < chunk.start + chunk.length and chunk.start < span.end:
-                    assert self._cache.encoded(span.content_hash), "image tokens were computed before their picture"
+                end = min(span.end, chunk.start + chunk.length)
+                if span.first < end and chunk.start < span.end:
+                    ready = span.first + self._cache.rows_ready(span.content_hash)
+                    assert end <= ready, "image tokens were computed before their features"
         return [next_token(chunk.request.token_ids) for chunk in chunks if chunk.samples]
 
     def _slot(self, request: Request, index: int) -> int:
@@ -144,19 +163,24 @@ class FakeEngine:
     """An :class:`EngineCore` over a :class:`FakeRunner`."""
 
     def __init__(
-        self, num_blocks: int, encoder_bytes: int = 10_000, step_time: StepTimeModel | None = None, **knobs
+        self,
+        num_blocks: int,
+        encoder_bytes: int = 10_000,
+        step_time: StepTimeModel | None = None,
+        pack_patches: int = 16,
+        **knobs,
     ) -> None:
         self.config = EngineConfig(model="fake", encoder_cache_memory=encoder_bytes, **knobs)
         self.cache = EncoderCache(encoder_bytes)
         self.runner = FakeRunner(num_blocks, self.config.block_size, self.cache)
-        self.core = EngineCore(self.config, self.runner, self.cache, EngineMetrics(), choose)
+        self.core = EngineCore(self.config, self.runner, self.cache, EngineMetrics(), choose, pack_patches=pack_patches)
         self.core.step_time = step_time
         self._arrival = 0
 
     def add(self, job: FakeJob) -> None:
         """As ``submit`` does it; raises InvalidRequestError for what can never fit."""
         images = tuple(
-            ImageInput(name, first, tuple(range(first, first + count)), {"name": name, "rows": count}, count)
+            ImageInput(name, first, tuple(range(first, first + count)), {"name": name, "rows": count})
             for first, count, name in job.images
         )
         group = []
@@ -206,6 +230,9 @@ class FakeEngine:
         if target is None or model is None or not decodes:
             return
         prefill = plan.num_tokens - len(decodes)
+        if not any(c.request.priority_class is PriorityClass.INTERACTIVE for c in decodes):
+            target *= scheduler.Budget(1, 1).background_factor
+        assert plan.target == pytest.approx(target / 1000)
         predicted = model.predict([(c.start, c.length) for c in plan.chunks])
         assert predicted <= target / 1000 or prefill <= scheduler.Budget(1, 1).least_prefill
 

@@ -9,6 +9,7 @@ import torch
 
 from tests.golden.harness import Harness, picture, user
 from vlm_engine import encoder_task
+from vlm_engine.encoder_cache import join_features
 
 KINDS = ["smolvlm", "qwen3-vl", "qwen2.5-vl"]
 
@@ -22,18 +23,33 @@ def inputs_of(harness, seed=1, size=(200, 300)):
     return harness.prepare(user(picture(seed, *size))).images[0].inputs
 
 
-def run(task):
-    steps = 0
-    while (features := task.advance()) is None:
-        steps += 1
-        assert torch.is_inference_mode_enabled()
-    return features, steps + 1
+def run(encoder, inputs):
+    """Item by item, as the engine does with tiles of full size. Gives features and the slices' works."""
+    parts, works = [], []
+    for item in encoder.items(inputs):
+        task = encoder.start([item])
+        features = None
+        while features is None:
+            works.append(task.next)
+            features = task.advance()
+            assert torch.is_inference_mode_enabled()
+        parts += features
+    return join_features(parts), works
+
+
+def one_by_one(family, inputs):
+    return join_features([family.encode(item) for item in family.items(inputs)])
 
 
 def same(left, right, exact):
     assert len(left.deepstack) == len(right.deepstack)
     for a, b in zip((left.rows, *left.deepstack), (right.rows, *right.deepstack), strict=True):
         assert torch.equal(a, b) if exact else torch.allclose(a, b, atol=1e-5, rtol=1e-5)
+
+
+def cut_finely(encoder, monkeypatch, rows):
+    monkeypatch.setattr(encoder, "rows", rows)
+    monkeypatch.setattr(encoder.cutter, "rows", rows)
 
 
 def test_the_blocks_are_the_towers(harness):
@@ -49,45 +65,85 @@ def test_slices_give_the_features_of_one_piece(harness):
     inputs = inputs_of(harness)
     with torch.inference_mode():
         whole = family.encode(inputs)
-        items = family.items(inputs)
-        one_by_one = encoder_task.join_features([family.encode(item) for item in items])
-        sliced, steps = run(encoder.start(inputs))
-    assert steps <= encoder.count_slices(inputs)
-    rows = encoder._count_rows(items[0])
-    assert steps > len(items) * len(encoder.blocks) * (2 if rows > 256 else 1)
-    same(sliced, one_by_one, exact=rows <= 256)
-    same(sliced, whole, exact=rows <= 256 and len(items) == 1)
+        sliced, works = run(encoder, inputs)
+        items = encoder.items(inputs)
+        fine = items[0].rows > encoder.rows
+        assert len(works) > len(items) * len(encoder.blocks) * (2 if fine else 1)
+        same(sliced, one_by_one(family, inputs), exact=not fine)
+        same(sliced, whole, exact=not fine and len(items) == 1)
 
 
 def test_cuts_inside_a_layer_give_the_features_of_one_piece(harness, monkeypatch):
     """Groups of rows so small that even a tiny picture is cut, with a last group that is not full."""
     encoder, family = harness.checkpoint.encoder, harness.checkpoint.family
     inputs = inputs_of(harness, size=(120, 200))
-    monkeypatch.setattr(encoder, "_rows", 23)
-    monkeypatch.setattr(encoder.blocks[0].row_cutter, "rows", 23)
+    cut_finely(encoder, monkeypatch, 23)
     with torch.inference_mode():
-        whole = encoder_task.join_features([family.encode(item) for item in family.items(inputs)])
-        sliced, steps = run(encoder.start(inputs))
-    assert len(family.items(inputs)) * len(encoder.blocks) * 3 < steps <= encoder.count_slices(inputs)
-    same(sliced, whole, exact=False)
+        sliced, works = run(encoder, inputs)
+        same(sliced, one_by_one(family, inputs), exact=False)
+    kinds = {work.kind for work in works}
+    assert kinds >= {"begin", "project", "attend", "mlp", "finish"}
+    assert all(work.rows <= 23 for work in works if work.kind in ("attend", "output", "mlp"))
+
+
+def test_what_a_slice_will_compute_adds_up_to_the_layers_work(harness, monkeypatch):
+    """Every layer announces each of its rows once for attention and once for the MLP (windows are cut less finely)."""
+    encoder = harness.checkpoint.encoder
+    cut_finely(encoder, monkeypatch, 23)
+    item = encoder.items(inputs_of(harness, size=(120, 200)))[0]
+    with torch.inference_mode():
+        task, works = encoder.start([item]), []
+        features = None
+        while features is None:
+            works.append(task.next)
+            features = task.advance()
+    layers = len(encoder.blocks)
+    assert sum(work.rows for work in works if work.kind == "mlp") == layers * item.rows
+    attended = [work for work in works if work.kind in ("attend", "output")]
+    assert sum(work.rows for work in attended) <= layers * item.rows
+    assert sum(work.pairs for work in attended) <= layers * item.rows * item.keys
+    assert [work.kind for work in works].count("project") == layers - 1
+    assert works[0].kind == "begin"
+    assert works[-1].kind == "finish"
+
+
+@pytest.mark.parametrize("rows", [None, 23])
+def test_items_packed_together_give_what_each_gives_alone(harness, monkeypatch, rows):
+    """Three pictures of different sizes (tiles of one size, or patches one after another) in one pass of the tower."""
+    encoder, family = harness.checkpoint.encoder, harness.checkpoint.family
+    if rows is not None:
+        cut_finely(encoder, monkeypatch, rows)
+    pictures = [inputs_of(harness, seed, size) for seed, size in ((1, (64, 96)), (2, (120, 60)), (3, (64, 64)))]
+    with torch.inference_mode():
+        items = [item for inputs in pictures for item in encoder.items(inputs)]
+        items = [item for item in items if item.pack_key == items[0].pack_key]
+        assert len(items) >= 3, "tiles of one size pack, and so do patches"
+        task = encoder.start(items)
+        features = None
+        while features is None:
+            features = task.advance()
+        assert len(features) == len(items)
+        for item, packed in zip(items, features, strict=True):
+            same(packed, family.encode(item.inputs), exact=False)
 
 
 def test_two_pictures_interleaved_and_a_third_aborted(harness):
     encoder, family = harness.checkpoint.encoder, harness.checkpoint.family
-    pictures = [inputs_of(harness, seed) for seed in (1, 2, 3)]
+    items = [encoder.items(inputs_of(harness, seed))[0] for seed in (1, 2, 3)]
     with torch.inference_mode():
-        tasks = [encoder.start(inputs) for inputs in pictures]
+        tasks = [encoder.start([item]) for item in items]
         results = {}
+        aborted = False
         while len(results) < 2:
             for number in (0, 1):
                 if number not in results and (features := tasks[number].advance()) is not None:
-                    results[number] = features
-            if tasks[2].done == 0:
+                    results[number] = features[0]
+            if not aborted:
                 tasks[2].advance()
                 tasks[2].abort()
+                aborted = True
         for number in (0, 1):
-            apart = encoder_task.join_features([family.encode(item) for item in family.items(pictures[number])])
-            same(results[number], apart, exact=False)
+            same(results[number], family.encode(items[number].inputs), exact=False)
     assert not torch.is_inference_mode_enabled()
 
 
@@ -100,10 +156,11 @@ def test_aborting_frees_hidden_states(harness):
         return sum(1 for thing in gc.get_objects() if isinstance(thing, torch.Tensor))
 
     with torch.inference_mode():
-        run(encoder.start(inputs))
+        run(encoder, inputs)
+        items = encoder.items(inputs)[:1]
         before = tensors()
         for _ in range(5):
-            task = encoder.start(inputs)
+            task = encoder.start(items)
             task.advance()
             task.abort()
         del task
@@ -121,9 +178,9 @@ def test_without_greenlet_items_are_the_only_cuts(harness, monkeypatch):
     encoder, family = bare.checkpoint.encoder, bare.checkpoint.family
     inputs = inputs_of(bare)
     with torch.inference_mode():
-        features, steps = run(encoder.start(inputs))
-        assert steps == encoder.count_slices(inputs) == len(family.items(inputs))
-        same(features, encoder_task.join_features([family.encode(i) for i in family.items(inputs)]), exact=True)
+        features, works = run(encoder, inputs)
+        assert [work.kind for work in works] == ["item"] * len(family.items(inputs))
+        same(features, one_by_one(family, inputs), exact=True)
 
 
 def test_a_chat_gets_its_token_in_every_step_while_a_picture_is_encoded(harness):
@@ -158,11 +215,11 @@ def test_aborting_a_request_in_the_middle_of_its_picture_ends_the_task(harness):
     with torch.inference_mode():
         core.step()
         harness.add(core, camera)
-        while not core._encodings:
+        while not core.encodings:
             core.step()
         core.abort("camera")
         core.step()
-        assert not core._encodings
+        assert not core.encodings
         assert core.encoder_cache.free == core.encoder_cache.capacity
         again = harness.greedy(user(picture(6, 300, 300), "Who?"), 4, "again")
         harness.run(core, again)

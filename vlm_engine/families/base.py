@@ -26,6 +26,7 @@ class Family(Protocol):
         takes_images: whether there is a vision tower.
         counts_images: whether the processor makes something else of a picture when a prompt holds several.
         feature_levels: how many ``[tokens, hidden]`` tensors a picture's features hold.
+        pack_dim: dimension along which items of equal form are put together to be encoded at once; None = never.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Family(Protocol):
     takes_images: bool
     counts_images: bool
     feature_levels: int
+    pack_dim: int | None
 
     def __init__(self, model: PreTrainedModel) -> None: ...
 

@@ -23,6 +23,7 @@ class InternVLFamily:
     takes_images = True
     counts_images = False
     feature_levels = 1
+    pack_dim: int | None = 0
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model.model

@@ -27,6 +27,7 @@ class LlavaOnevisionFamily:
     takes_images = True
     counts_images = True
     feature_levels = 1
+    pack_dim: int | None = None  # pictures differ in their number of tiles
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model.model

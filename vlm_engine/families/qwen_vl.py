@@ -21,6 +21,7 @@ class QwenVLFamily:
     name = "qwen_vl"
     takes_images = True
     counts_images = False
+    pack_dim: int | None = 0
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model.model

@@ -23,6 +23,7 @@ class TextFamily:
     takes_images = False
     counts_images = False
     feature_levels = 1
+    pack_dim: int | None = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.decoder = model.model
