@@ -213,6 +213,7 @@ class EngineCore:
             encoder_free=cache.free,
             encoder_need=lambda request, start: cache.need(request.spans, start),
             encoder_seconds=lambda request, index: self.encodings.seconds_left(_image(request, index)),
+            slice_seconds=self.encodings.slice_seconds,
         )
 
     def _prefix_hit(self, request: Request) -> PrefixHit:

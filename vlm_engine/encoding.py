@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MARGIN = 1.2
+"""A slice is run when this much of its predicted time is left: most steps shall end before their target, not half."""
+SLICE_RATE = 0.05
+"""How fast the usual time of a slice is learned."""
 TOTAL = "total"
 """Kind under which the time of whole packs is learned."""
 
@@ -113,8 +117,14 @@ class Encodings:
     Args:
         encoder: makes items and tasks.
         pack_patches: patches of a pack, at most; an item with more is a pack by itself.
-        slicing: False runs a picture's packs in one go, whatever they take.
+        slicing: False encodes a picture in one piece, whatever it takes.
         lane: where slices run.
+
+    Attributes:
+        cost: predicts slices; learns from every one.
+        spent: what the last :meth:`run` did.
+        slice_seconds: what a slice usually takes.
+        observe: told work, predicted and measured seconds of every slice.
     """
 
     def __init__(self, encoder: Encoder, pack_patches: int, slicing: bool = True, lane: Lane | None = None) -> None:
@@ -125,6 +135,7 @@ class Encodings:
         self._pictures: dict[bytes, _Picture] = {}
         self.cost = EncoderCost()
         self.spent = Spent()
+        self.slice_seconds = 0.0
         self.observe: Callable[[SliceWork, float, float], None] = lambda work, predicted, seconds: None
 
     def __len__(self) -> int:
@@ -251,7 +262,7 @@ class Encodings:
             yield from self._finished(pack, features)
 
     def _run_slice(self, pack: _Pack, task: EncoderTask, work: SliceWork) -> Sequence[ImageFeatures] | None:
-        predicted = self.cost.predict(work)
+        predicted, before = self.cost.predict(work), pack.seconds
         started = time.perf_counter()
         try:
             return self._lane.run(work, task.advance)
@@ -261,6 +272,7 @@ class Encodings:
             self.spent.slices += 1
             self.spent.predicted += predicted
             self.spent.seconds += seconds
+            self.slice_seconds += SLICE_RATE * (pack.seconds - before - self.slice_seconds)
             self._learn()
 
     def _finished(self, pack: _Pack, features: Sequence[ImageFeatures]) -> Iterator[Outcome]:
@@ -299,7 +311,7 @@ class Encodings:
 
     def _fits(self, work: SliceWork, seconds: float) -> bool:
         so_far = self.spent.seconds if self._lane.waits else self.spent.predicted
-        return so_far + self.cost.predict(work) <= seconds
+        return so_far + MARGIN * self.cost.predict(work) <= seconds
 
     def _learn(self) -> None:
         for work, seconds in self._lane.measured():

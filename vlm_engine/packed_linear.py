@@ -9,6 +9,7 @@ same by the same operators, which are torch's own but not documented: they are t
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import torch
 from torch.nn.functional import linear
@@ -19,6 +20,10 @@ ROWS_HINT = 8
 """Rows for which oneDNN chooses the layout; others work with it too."""
 SMALLEST = 64
 """Layers with fewer inputs or outputs aren't worth it."""
+
+
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Layers that a decoder layer calls one after another with the same input: one product gives them all."""
 
 
 class PackedLinear(torch.nn.Module):
@@ -38,17 +43,64 @@ class PackedLinear(torch.nn.Module):
         return _apply(inputs, self._packed, self.bias)
 
 
+class PackedSiblings:
+    """Layers of one input in one product. The first to be called computes it, the others take their columns."""
+
+    def __init__(self, layers: Sequence[torch.nn.Linear]) -> None:
+        self._packed = _pack(torch.cat([layer.weight for layer in layers]))
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self._bias = torch.cat(biases) if biases else None
+        self._inputs: torch.Tensor | None = None
+        self._outputs: torch.Tensor | None = None
+
+    def columns(self, inputs: torch.Tensor, start: int, stop: int, last: bool) -> torch.Tensor:
+        """``[..., stop - start]``; a view."""
+        outputs = self._outputs if inputs is self._inputs else None
+        if outputs is None:
+            outputs = _apply(inputs, self._packed, self._bias)
+        # What was computed is let go with the last of the layers, so that nothing big outlives its step.
+        self._inputs, self._outputs = (None, None) if last else (inputs, outputs)
+        return outputs[..., start:stop]
+
+
+class PackedSibling(torch.nn.Module):
+    """One of :class:`PackedSiblings`; stands where the plain layer stood."""
+
+    def __init__(self, siblings: PackedSiblings, layer: torch.nn.Linear, start: int, last: bool) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self._siblings, self._start, self._last = siblings, start, last
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self._siblings.columns(inputs, self._start, self._start + self.out_features, self._last)
+
+
 def pack_linears(module: torch.nn.Module) -> int:
     """Replaces the plain linear layers inside a module; gives how many. None where torch can't, or it isn't exact."""
     if not _usable():
         return 0
     count = 0
     for parent in list(module.modules()):
+        count += sum(_pack_siblings(parent, names) for names in SIBLINGS)
         for name, child in parent.named_children():
             if type(child) is torch.nn.Linear and _worth_it(child):
                 setattr(parent, name, PackedLinear(child))
                 count += 1
     return count
+
+
+def _pack_siblings(parent: torch.nn.Module, names: Sequence[str]) -> int:
+    """Replaces them if all are plain, worth it, of one input size, and all or none have a bias."""
+    layers = (getattr(parent, name, None) for name in names)
+    plain: list[torch.nn.Linear] = [x for x in layers if type(x) is torch.nn.Linear and _worth_it(x)]
+    alike = {(layer.in_features, layer.bias is None) for layer in plain}
+    if len(plain) < len(names) or len(alike) != 1:
+        return 0
+    siblings, start = PackedSiblings(plain), 0
+    for name, layer in zip(names, plain, strict=True):
+        setattr(parent, name, PackedSibling(siblings, layer, start, last=name == names[-1]))
+        start += layer.out_features
+    return len(plain)
 
 
 def pack_head(head: torch.nn.Module) -> torch.nn.Module:

@@ -76,6 +76,7 @@ class SchedulerState:
         encoder_free: bytes of the encoder cache not held by running requests.
         encoder_need: bytes that a request's pictures would add to what is held, given the tokens already computed.
         encoder_seconds: predicted seconds until a request's picture is encoded (0 = not known yet).
+        slice_seconds: what a slice takes; prefills leave room for one where pictures wait.
     """
 
     running: Sequence[Request]
@@ -89,6 +90,7 @@ class SchedulerState:
     encoder_free: int
     encoder_need: Callable[[Request, int], int]
     encoder_seconds: Callable[[Request, int], float]
+    slice_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class _Draft:
     decode_seconds: float = 0.0
     target: float | None = None
     encoder_seconds: float = 0.0
+    reserved: float = 0.0
     granted: dict[str, int] = field(default_factory=dict)
     encodes: list[Encode] = field(default_factory=list)
     admissions: list[Admission] = field(default_factory=list)
@@ -195,6 +198,8 @@ def plan(state: SchedulerState, budget: Budget) -> Plan:
     starts = {r.key: r.computed for r in draft.prefills}
     if not draft.preemptions:
         _admit(state, budget, draft, starts)
+    if any(_next_unready(state, r.spans, starts[r.key]) for r in draft.prefills):
+        draft.reserved = state.slice_seconds
     for group in _by_class(draft.prefills):
         _share_prefill(state, budget, draft, starts, group)
         _choose_encodes(state, budget, draft, starts, group)
@@ -268,7 +273,7 @@ def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
     if model is None or target is None or share < 1:
         return share
     floor = min(share, budget.least_prefill) if draft.used_tokens == len(draft.decodes) else 0
-    left = target - draft.used_seconds - draft.encoder_seconds
+    left = target - draft.used_seconds - max(draft.encoder_seconds, draft.reserved)
     allowed = max(floor, model.tokens_within(left, draft.used_tokens, prefix, share))
     before = model.base(draft.used_tokens)
     draft.used_tokens += allowed

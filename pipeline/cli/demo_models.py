@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import os
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 from pipeline.cli import demo_checkpoint
 from pipeline.cli.demo_checkpoint import Progress
-from pipeline.cli.engine_config import refuse_missing_folder
+from pipeline.cli.engine_config import cache_folder, refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
 
 logger = logging.getLogger(__name__)
@@ -47,12 +46,6 @@ class DemoModel:
 def shared_data() -> Path:
     """Where weights may lie that are no part of the project: ``../shared/data`` beside the checkout."""
     return Path(__file__).resolve().parents[2].parent / "shared" / "data"
-
-
-def cache_folder() -> Path:
-    """``$WATCHWORD_CACHE``, else ``~/.cache/watchword``."""
-    root = os.environ.get("WATCHWORD_CACHE")
-    return Path(root).expanduser() if root else Path.home() / ".cache" / "watchword"
 
 
 def choose_weights(named: str | None, shared: Path | None = None) -> DemoModel:

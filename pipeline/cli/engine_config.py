@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +14,20 @@ if TYPE_CHECKING:
     from vlm_engine import EngineConfig
 
 
+def cache_folder() -> Path:
+    """``$WATCHWORD_CACHE``, else ``~/.cache/watchword``."""
+    root = os.environ.get("WATCHWORD_CACHE")
+    return Path(root).expanduser() if root else Path.home() / ".cache" / "watchword"
+
+
 def engine_config(section: EngineSection, model: str | None = None) -> EngineConfig:
     """Every knob that both have under one name. Raises :class:`vlm_engine.ConfigError` for values that don't fit."""
     from vlm_engine import EngineConfig
 
     shared = {field.name for field in fields(EngineConfig)} & set(EngineSection.model_fields)
     values = {name: getattr(section, name) for name in shared}
-    return EngineConfig(**{**values, "model": model or section.model})
+    kept = str(cache_folder() / "step-times")
+    return EngineConfig(**{**values, "model": model or section.model, "calibration_dir": kept})
 
 
 def refuse_missing_folder(model: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 import torch
 
@@ -35,6 +37,39 @@ def test_packed_layers_give_what_plain_ones_give(shape):
     assert isinstance(module[0], PackedLinear)
     assert isinstance(module[2], PackedLinear)
     assert type(module[3]) is torch.nn.Linear, "a layer of 8 outputs is not worth it"
+
+
+class Attention(torch.nn.Module):
+    """Three layers of one input, as a decoder calls them."""
+
+    def __init__(self, bias):
+        super().__init__()
+        torch.manual_seed(1)
+        for name, outputs in (("q_proj", 192), ("k_proj", 64), ("v_proj", 64)):
+            setattr(self, name, torch.nn.Linear(96, outputs, bias=bias, dtype=torch.bfloat16))
+
+    def forward(self, inputs):
+        return [layer(inputs).view(*inputs.shape[:-1], -1, 32) for layer in (self.q_proj, self.k_proj, self.v_proj)]
+
+
+@usable
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers_of_one_input_are_one_product(bias, monkeypatch):
+    module = Attention(bias)
+    first, second = torch.randn(1, 5, 96).bfloat16(), torch.randn(1, 7, 96).bfloat16()
+    with torch.inference_mode():
+        before = [module(first), module(second)]
+        assert pack_linears(module) == 3
+        calls = []
+        apply = packed_linear._apply
+        monkeypatch.setattr(packed_linear, "_apply", lambda *args: calls.append(1) or apply(*args))
+        after = [module(first), module(second)]
+        assert len(calls) == 2
+        only_values = module.v_proj(first)
+    for old, new in zip(chain(*before), chain(*after), strict=True):
+        assert torch.allclose(old.float(), new.float(), rtol=2e-2, atol=2e-2)
+    assert torch.equal(only_values.view(1, 5, 2, 32), after[0][2]), "any of them can be called by itself"
+    assert module.q_proj._siblings._outputs is None, "nothing is kept"
 
 
 @usable
