@@ -47,8 +47,9 @@ class PackedSiblings:
     """Layers of one input in one product. The first to be called computes it, the others take their columns."""
 
     def __init__(self, layers: Sequence[torch.nn.Linear]) -> None:
-        self._packed = _pack(torch.cat([layer.weight for layer in layers]))
-        biases = [layer.bias for layer in layers if layer.bias is not None]
+        weights: list[torch.Tensor] = [layer.weight for layer in layers]
+        biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        self._packed = _pack(torch.cat(weights))
         self._bias = torch.cat(biases) if biases else None
         self._inputs: torch.Tensor | None = None
         self._outputs: torch.Tensor | None = None
