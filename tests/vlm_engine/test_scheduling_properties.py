@@ -141,6 +141,8 @@ def dense_trace(rng: random.Random) -> tuple[dict, list[Arrival]]:
         "prefill_quantum": rng.choice([1, 5, 32]),
         "long_prefill_token_threshold": rng.choice([0, 0, 3, 20]),
         "enable_prefix_caching": rng.random() < 0.8,
+        "pack_patches": rng.choice([1, 16, 40]),
+        "encoder_slicing": rng.random() < 0.8,
     }
     if rng.random() < 0.5:
         knobs_["step_time"] = FixedTime((1, 8, 64), (0.010, 0.012, 0.05), 1e-5, 1e-6)
