@@ -27,6 +27,9 @@ cli = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+bench_cli = typer.Typer(no_args_is_help=True, help="Measure: do chats stutter while others use the model?")
+cli.add_typer(bench_cli, name="bench")
+
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="The YAML file (see configs/ for ready ones).", show_default=False)
 ]
@@ -200,6 +203,98 @@ def trace(
     from pipeline.cli.trace import run_trace
 
     sys.exit(run_trace(url, api_key, out))
+
+
+@bench_cli.command("stall")
+def bench_stall(
+    base_url: Annotated[
+        str, typer.Option(help="Any OpenAI endpoint: ours, vLLM's, llama.cpp's.")
+    ] = "http://127.0.0.1:8000/v1",
+    model: Annotated[
+        str | None, typer.Option(help="Its name for the model; default: the first it lists.", show_default=False)
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="WATCHWORD_API_KEY", help="When the server asks for one.", show_default=False)
+    ] = None,
+    load: Annotated[
+        str, typer.Option(help="cameras: pictures; texts: long prompts again and again; one-text: a single one.")
+    ] = "cameras",
+    rate: Annotated[float, typer.Option(help="Pictures a second.", min=0.001, max=1000)] = 0.1,
+    one_tile: Annotated[
+        bool, typer.Option("--one-tile", help="Pictures are not to be split into tiles (do_image_splitting: false).")
+    ] = False,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(help="Of a text.", min=16, max=1_000_000, show_default="2000, one-text: 6000"),
+    ] = None,
+    every: Annotated[float, typer.Option(help="Seconds between two texts.", min=0.01, max=3600)] = 10.0,
+    streams: Annotated[int, typer.Option(help="Chats that go on all the time.", min=1, max=1000)] = 4,
+    chat_tokens: Annotated[int, typer.Option(help="Tokens of each chat answer.", min=2, max=100_000)] = 256,
+    seconds: Annotated[float, typer.Option(help="Length of each of the two phases.", min=0.5, max=3600)] = 40.0,
+    drain: Annotated[
+        float, typer.Option(help="Seconds the load's prompts may take after the phase.", min=0, max=3600)
+    ] = 60.0,
+    target_ms: Annotated[
+        float | None,
+        typer.Option(help="The server's target_itl_ms; steps are counted under it.", min=0.1, show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed asks two servers the same.", min=0, max=1_000_000)] = 0,
+    out: Annotated[Path, typer.Option(help="JSON to write; the picture goes beside it (.png).", metavar="FILE")] = Path(
+        "stall.json"
+    ),
+) -> None:
+    """Measure the gaps between the tokens of running chats, alone and beside a load, on a running server.
+
+    Writes JSON and a picture. A server of ours also tells its steps: predicted and measured time, and the encoder's.
+    """
+    from pipeline.cli.bench import LoadOptions, run_stall
+
+    options = LoadOptions(load, rate, one_tile, prompt_tokens, every)
+    measured = {"streams": streams, "chat_tokens": chat_tokens, "seconds": seconds, "drain_s": drain}
+    sys.exit(run_stall(base_url, model, api_key, options, {**measured, "target_ms": target_ms, "seed": seed}, out))
+
+
+@cli.command()
+def tune(
+    config: OptionalConfigFile = None,
+    model: ModelOption = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few points and short phases: a first look.")] = False,
+    budgets: Annotated[
+        str | None,
+        typer.Option(help="max_num_batched_tokens to try.", show_default="128,256,...,8192", metavar="N,N,..."),
+    ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            help="target_itl_ms to try, as multiples of a step that only decodes.",
+            show_default="1.5,2,3,4,8",
+            metavar="X,X,...",
+        ),
+    ] = None,
+    streams: Annotated[int, typer.Option(help="Chats that go on all the time.", min=1, max=1000)] = 4,
+    seconds: Annotated[
+        float | None, typer.Option(help="Length of each point's phase.", min=0.5, max=3600, show_default="20")
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Of the long prompts beside the chats.", min=16, show_default="2048")
+    ] = None,
+    limit_ms: Annotated[
+        float | None,
+        typer.Option(help="Largest p99 gap you accept.", min=0.1, show_default="twice that of chats alone"),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(help="Picture to write (.png, .svg, .pdf); the numbers go beside it.", metavar="FILE"),
+    ] = Path("tune.png"),
+) -> None:
+    """Find good values of max_num_batched_tokens and target_itl_ms for a model on this machine.
+
+    Loads the model with each value, measures chats beside long prompts, draws all points, and recommends one in a line.
+    """
+    from pipeline.cli.tune import TuneOptions, run_tune
+
+    options = TuneOptions(quick, budgets, targets, streams, seconds, prompt_tokens, limit_ms)
+    sys.exit(run_tune(config, model, options, out))
 
 
 @cli.command("demo-camera")
