@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
@@ -40,4 +42,5 @@ async def show_steps(services: Provided) -> StepsView:
     engine = services.engine
     if engine is None or engine.state not in (EngineState.READY, EngineState.DEAD):
         raise ApiError(503, "no engine runs in this process", code="engine_down")
-    return StepsView.model_validate({"steps": engine.steps.as_json()})
+    # A copy first: the engine's thread goes on adding steps, and a deque that changes can't be iterated over.
+    return StepsView.model_validate({"steps": [asdict(record) for record in engine.steps.records()]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bench.asks import Ask
@@ -42,7 +43,8 @@ class EngineEndpoint:
 
     async def steps(self) -> list[Step]:
         """The engine's last steps, for :class:`pipeline.bench.engine_steps.StepWatch`."""
-        return list(self._engine.steps.as_json())
+        # A copy first: the engine's thread goes on adding steps.
+        return [asdict(record) for record in self._engine.steps.records()]
 
 
 def _message(ask: Ask) -> Message:

@@ -183,7 +183,8 @@ async def _pictures(engine: VLMEngine, plan: TunePlan) -> dict[str, Any]:
 async def _prefill_alone(engine: VLMEngine, plan: TunePlan) -> dict[str, Any]:
     """One long text with nobody else there: time to its token, and how often its tokens were read again."""
     endpoint = EngineEndpoint(engine)
-    load = TextLoad(plan.prompt_tokens, max_tokens=1)
+    # Two tokens: with the second, the step that gave the first is in the engine's record.
+    load = TextLoad(plan.prompt_tokens, max_tokens=2)
     words = await words_for(endpoint, load)
     no_chats = Chats(0, plan.chat_tokens, 0)
     watch = StepWatch(endpoint.steps)
@@ -194,7 +195,7 @@ async def _prefill_alone(engine: VLMEngine, plan: TunePlan) -> dict[str, Any]:
         )
     finally:
         await watch.stop()
-    chunks = prefill_chunks([*record.steps, *record.drain_steps])
+    chunks = prefill_chunks([*record.steps, *record.drain_steps], record.asks[0].prompt_tokens or 0)
     tokens = sum(chunks)
     first = record.asks[0].first_token
     return {
@@ -206,9 +207,15 @@ async def _prefill_alone(engine: VLMEngine, plan: TunePlan) -> dict[str, Any]:
     }
 
 
-def prefill_chunks(steps: Sequence[Step]) -> list[int]:
-    """New prompt tokens of each step that had any."""
-    return [int(step["prefill_tokens"]) for step in steps if step["prefill_tokens"]]
+def prefill_chunks(steps: Sequence[Step], prompt_tokens: int) -> list[int]:
+    """New prompt tokens of each step that had any: the newest steps, back to where the prompt of so many began."""
+    chunks: list[int] = []
+    for step in reversed(steps):
+        if sum(chunks) >= prompt_tokens:
+            break
+        if step["prefill_tokens"]:
+            chunks.append(int(step["prefill_tokens"]))
+    return chunks[::-1]
 
 
 def prefix_reads(chunks: Sequence[int]) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.cli.app import command_names
 
-COMMANDS = ["check", "demo", "demo-camera", "describe", "ingest", "serve", "trace", "up"]
+COMMANDS = ["bench", "check", "demo", "demo-camera", "describe", "ingest", "serve", "trace", "tune", "up"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,11 +38,14 @@ def test_the_overview_names_each_command_with_a_sentence() -> None:
         ("describe", ["IMAGE...", "--model", "--prompt", "--max-tokens"]),
         ("check", ["--config", "--timeout"]),
         ("trace", ["FILE", "--url", "--api-key"]),
+        ("bench", ["stall"]),
+        ("bench stall", ["--base-url", "--load", "--rate", "--one-tile", "--prompt-tokens", "--seconds", "--out"]),
+        ("tune", ["--config", "--model", "--quick", "--budgets", "--targets", "--limit-ms", "--out"]),
         ("demo-camera", ["--host", "--port", "--video"]),
     ],
 )
 def test_each_command_explains_itself_and_its_options(command: str, options: list[str]) -> None:
-    result = run(command, "--help")
+    result = run(*command.split(), "--help")
     assert result.returncode == 0
     assert all(option in result.stdout for option in options)
     described = [line for line in result.stdout.splitlines() if line.startswith("│")]

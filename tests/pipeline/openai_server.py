@@ -51,15 +51,18 @@ def picture_of(body: dict[str, Any]) -> bytes:
 
 
 class OpenAIServer:
-    """Real HTTP. ``base_url`` is known before :meth:`start`, so that a client can come too early."""
+    """Real HTTP. ``base_url`` is known before :meth:`start`, so that a client can come too early.
 
-    def __init__(self) -> None:
+    ``app``: another server's routes in place of those that :class:`Behaviour` steers.
+    """
+
+    def __init__(self, app: FastAPI | None = None) -> None:
         self.behaviour = Behaviour()
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", 0))
         self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
-        config = uvicorn.Config(_app(self), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(app or _app(self), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
 
