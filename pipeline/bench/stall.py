@@ -98,7 +98,7 @@ async def measure(
         "server": {
             "model": endpoint.model,
             "extras_refused": list(endpoint.refused),
-            "engine_steps": watch is not None,
+            "ours": watch is not None,
         },
         "phases": [record.summary() for record in records],
         "compared": compare(alone, beside),

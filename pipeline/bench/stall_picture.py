@@ -23,7 +23,7 @@ def draw(records: Sequence[PhaseRecord], title: str, out: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.ticker import LogLocator
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, panel = pyplot.subplots(figsize=(11, 4.5), layout="constrained")
     start = 0.0
@@ -33,6 +33,7 @@ def draw(records: Sequence[PhaseRecord], title: str, out: Path) -> None:
     if any(record.gaps for record in records):
         panel.set_yscale("log")
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_minor_formatter(NullFormatter())
     else:
         panel.text(0.5, 0.5, "no chat had a second token", ha="center", color=INK, transform=panel.transAxes)
     panel.set_xlim(0, start)

@@ -34,7 +34,7 @@ def draw(document: Mapping[str, Any], out: Path) -> None:
 
 
 def _column(panels: Sequence[Any], points: Sequence[Point], document: Mapping[str, Any], knob: str, label: str) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
     gaps, first, rate, last = panels
     at = [point[knob] for point in points]
@@ -71,6 +71,7 @@ def _column(panels: Sequence[Any], points: Sequence[Point], document: Mapping[st
     for panel in panels[:3]:
         panel.legend(fontsize=8, frameon=False)
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_minor_formatter(NullFormatter())
         panel.yaxis.set_major_formatter("{x:g}")
     last.set_xlabel(label)
 
