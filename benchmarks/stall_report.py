@@ -52,7 +52,7 @@ def _row(key: str, document: Mapping[str, Any]) -> dict[str, Any]:
             "decode_only_ms": engine["decode_only_ms"],
             "target_ms": engine["target_ms"],
             "steps_within": engine["beside the load"]["share_within"],
-            "prediction": engine["beside the load"]["prediction"],
+            "prediction": engine["beside the load"]["prediction"]["step"],
             "encoder_s_per_picture": engine["encoder"]["busy_s_per_picture"],
         }
     return row
@@ -110,7 +110,7 @@ def markdown(table: Mapping[str, Any], pictures: str) -> str:
     head = (
         "| scenario | server | alone: gap p50 / p99 ms, tokens/s | beside: gap p50 / p99 / max ms, tokens/s "
         "| p99, max over p99 alone | load: first token p50, whole p50 s | finished | per s | encoder s a picture "
-        "| steps within 1.5x / 2x / 4x (target) | measured / predicted, median, p95 |"
+        "| steps within 1.5x / 2x / 4x / what was allowed (target) | measured / predicted, median, p95 |"
     )
     parts = ["# Chats beside a load", "", _machine(table["machine"]), "", head, "|" + "---|" * 11]
     parts += [_line(row, pictures) for row in table["rows"]]
@@ -133,7 +133,7 @@ def _line(row: Mapping[str, Any], pictures: str) -> str:
     alone, beside, load, compared = row["alone"], row["beside"], row["load"], row["compared"]
     engine = row.get("engine") or {}
     within, prediction = engine.get("steps_within") or {}, engine.get("prediction") or {}
-    target = f" ({_percent(within['target'])} of {engine['target_ms']:g} ms)" if "target" in within else ""
+    target = f" ({_percent(within['target'])} within {engine['target_ms']:g} ms)" if "target" in within else ""
     cells = [
         f"[{row['scenario']}]({pictures}/{row['key']}.png)",
         row["server"],
@@ -144,7 +144,7 @@ def _line(row: Mapping[str, Any], pictures: str) -> str:
         f"{_show(load['completed'])} of {_show(load['sent'])}",
         _show(load["completed_per_s"]),
         _show(engine.get("encoder_s_per_picture")),
-        " / ".join(_percent(within.get(name)) for name in ("1.5x", "2x", "4x")) + target if engine else "-",
+        " / ".join(_percent(within.get(name)) for name in ("1.5x", "2x", "4x", "allowed")) + target if engine else "-",
         f"{_show(prediction.get('median'))}, {_show(prediction.get('p95'))}",
     ]
     return "| " + " | ".join(cells) + " |"

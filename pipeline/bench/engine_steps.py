@@ -123,12 +123,15 @@ class OperatorApi:
 
 def decode_only_seconds(steps: Sequence[Step]) -> float | None:
     """Median of steps that did nothing but decode."""
-    alone = [s["seconds"] for s in steps if s["decode_tokens"] and not s["prefill_tokens"] and not s["images"]]
+    alone = [s["seconds"] for s in steps if s["decode_tokens"] and not s["prefill_tokens"] and not s["slices"]]
     return median(alone) if alone else None
 
 
 def summarise_steps(steps: Sequence[Step], decode_only_s: float | None, target_ms: float | None) -> dict[str, Any]:
     """How steps with decodes kept their time, and how good the predictions were.
+
+    ``share_within``: of the multiples of ``decode_only_s``, of ``target_ms``, and of what the scheduler allowed each
+    step (``allowed``, which follows ``target_itl_ms: auto`` too).
 
     Args:
         steps: of one phase.
@@ -142,26 +145,38 @@ def summarise_steps(steps: Sequence[Step], decode_only_s: float | None, target_m
         within = {f"{multiple:g}x": share_within(seconds, multiple * decode_only_s) for multiple in MULTIPLES}
     if target_ms is not None:
         within["target"] = share_within(seconds, target_ms / 1000.0)
+    bound = [step["seconds"] / step["target_seconds"] for step in decoding if step["target_seconds"] > 0]
+    if bound:
+        within["allowed"] = share_within(bound, 1.0)
     return {
         "count": len(steps),
         "with_decodes": len(decoding),
-        "with_encoder": sum(bool(step["images"]) for step in steps),
+        "with_encoder": sum(bool(step["slices"]) for step in steps),
         "ms": milliseconds(seconds),
         "share_within": within,
         "prediction": prediction_error(steps),
     }
 
 
-def prediction_error(steps: Sequence[Step]) -> dict[str, float | None]:
-    """Measured over predicted seconds of the packed forward: median, 5 % and 95 % points; 1 is perfect.
+def prediction_error(steps: Sequence[Step]) -> dict[str, dict[str, float | None]]:
+    """Measured over predicted seconds: median, 5 % and 95 % points; 1 is perfect.
 
-    A step's measured part is its wall time without the encoder's, so it includes sampling and book-keeping.
+    ``forward``: the packed forward (measured with sampling and book-keeping, for it is a step's time without its
+    slices); ``encoder``: the slices of a step together; ``step``: all of it.
     """
-    ratios = [
-        (step["seconds"] - step["encoder_seconds"]) / step["predicted_seconds"]
-        for step in steps
-        if step["predicted_seconds"] > 0
-    ]
+    pairs: dict[str, list[tuple[float, float]]] = {"forward": [], "encoder": [], "step": []}
+    for step in steps:
+        whole, slices = step["seconds"], step["encoder_seconds"]
+        forward, encoder = step["predicted_seconds"], step["encoder_predicted_seconds"]
+        pairs["forward"].append((whole - slices, forward))
+        pairs["encoder"].append((slices, encoder))
+        if (forward > 0 or whole == slices) and (encoder > 0 or slices == 0):
+            pairs["step"].append((whole, forward + encoder))
+    return {name: _ratios(found) for name, found in pairs.items()}
+
+
+def _ratios(pairs: Sequence[tuple[float, float]]) -> dict[str, float | None]:
+    ratios = [measured / predicted for measured, predicted in pairs if predicted > 0]
     points = {"p5": 0.05, "median": 0.5, "p95": 0.95}
     found = {name: percentile(ratios, share) for name, share in points.items()}
     return {name: None if value is None else round(value, 3) for name, value in found.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -83,6 +84,12 @@ async def tune(config: EngineConfig, plan: TunePlan, report: Report) -> dict[str
         ConfigError, ModelLoadError: of the engine.
         EndpointError: the engine refuses or fails a chat.
     """
+    # Points that differ in nothing that step times depend on are planned with the same measured times.
+    with tempfile.TemporaryDirectory() as kept:
+        return await _tune(replace(config, calibration_dir=config.calibration_dir or kept), plan, report)
+
+
+async def _tune(config: EngineConfig, plan: TunePlan, report: Report) -> dict[str, Any]:
     points: list[dict[str, Any]] = []
     total = len(plan.budgets) + len(plan.multiples) + 1
     done = itertools.count()

@@ -10,8 +10,9 @@ from pipeline.bench.engine_steps import RING, StepWatch, decode_only_seconds, en
 
 
 def step(started: float, seconds: float = 0.02, **kinds: float) -> dict[str, float]:
-    plain = {"decode_tokens": 4, "prefill_tokens": 0, "images": 0, "encoder_seconds": 0.0, "predicted_seconds": 0.0}
-    return {"started": started, "seconds": seconds, **plain, **kinds}
+    counts = {"decode_tokens": 4, "prefill_tokens": 0, "slices": 0}
+    times = ("encoder_seconds", "predicted_seconds", "encoder_predicted_seconds", "target_seconds")
+    return {"started": started, "seconds": seconds, **counts, **dict.fromkeys(times, 0.0), **kinds}
 
 
 class Ring:
@@ -58,7 +59,7 @@ async def test_it_asks_by_itself_meanwhile() -> None:
 
 
 def test_shares_count_steps_with_decodes_only() -> None:
-    steps = [step(0, 0.02), step(1, 0.03, prefill_tokens=64), step(2, 0.05, images=1), step(3, 9.0, decode_tokens=0)]
+    steps = [step(0, 0.02), step(1, 0.03, prefill_tokens=64), step(2, 0.05, slices=1), step(3, 9.0, decode_tokens=0)]
     assert decode_only_seconds(steps) == 0.02
     found = summarise_steps(steps, 0.02, 45.0)
     two_thirds = pytest.approx(2 / 3, abs=1e-4)
@@ -68,17 +69,22 @@ def test_shares_count_steps_with_decodes_only() -> None:
 
 
 def test_without_a_decode_only_step_nothing_is_claimed() -> None:
-    assert decode_only_seconds([step(0, images=1)]) is None
+    assert decode_only_seconds([step(0, slices=1)]) is None
     assert summarise_steps([], None, None)["share_within"] == {}
 
 
-def test_predictions_are_judged_without_the_encoders_time_and_only_where_there_are_some() -> None:
-    steps = [
-        step(0, 0.03, encoder_seconds=0.01, predicted_seconds=0.01),
-        step(1),
-        step(2, 0.01, predicted_seconds=0.01),
-    ]
-    assert summarise_steps(steps, None, None)["prediction"] == {"p5": 1.0, "median": 1.0, "p95": 2.0}
+def test_what_the_scheduler_allowed_is_counted_where_there_was_a_bound() -> None:
+    steps = [step(0, 0.02, target_seconds=0.04), step(1, 0.05, target_seconds=0.04), step(2, 9.0)]
+    assert summarise_steps(steps, None, None)["share_within"] == {"allowed": 0.5}
+
+
+def test_predictions_of_forward_and_slices_are_judged_apart_and_together() -> None:
+    both = step(0, 0.03, encoder_seconds=0.01, predicted_seconds=0.01, encoder_predicted_seconds=0.02)
+    unknown = step(1, 0.03, encoder_seconds=0.01, predicted_seconds=0.02)  # slices of which nothing was predicted
+    error = summarise_steps([both, unknown, step(2)], None, None)["prediction"]
+    assert error["forward"] == {"p5": 1.0, "median": 1.0, "p95": 2.0}
+    assert error["encoder"] == {"p5": 0.5, "median": 0.5, "p95": 0.5}
+    assert error["step"] == {"p5": 1.0, "median": 1.0, "p95": 1.0}
 
 
 def test_the_encoders_seconds_are_differences_per_picture() -> None:
