@@ -23,7 +23,7 @@ def document(key: str, *, p99=50.0, largest=90.0, tokens=40.0, encoder=1.0, with
     load = {"sent": 4, "completed": 4 - unfinished, "unfinished": unfinished, "failed": 0, "completed_per_s": 0.1}
     steps = {
         "share_within": {"1.5x": 0.5, "2x": 0.9, "4x": 1.0, "target": within},
-        "prediction": {"median": 1.0, "p95": 1.4},
+        "prediction": {"step": {"median": 1.0, "p95": 1.4}},
     }
     found = {
         "settings": {"seconds": 40.0},
