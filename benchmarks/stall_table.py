@@ -123,7 +123,7 @@ def measure_all(chosen: Sequence[Scenario], options: argparse.Namespace, folder:
             with tempfile.TemporaryDirectory() as work:
                 spec = _server_spec(wanted[0], options, Path(work))
                 say(f"starting {spec.name} {json.dumps(spec.settings)}")
-                with running(spec, folder / f"{spec.name}.log") as server:
+                with running(spec, (options.log_dir or Path(work)) / f"{spec.name}.log") as server:
                     failed += _measure_on(server, wanted, options, folder)
         except ServerError as error:
             say(str(error))
@@ -224,6 +224,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=40.0, help="length of a phase")
     parser.add_argument("--drain", type=float, default=60.0, help="seconds for prompts after the phase")
+    parser.add_argument("--log-dir", type=Path, help="keep what the servers say here")
     parser.add_argument("--out-dir", type=Path, default=RESULTS, help="where the table goes; results in stall/ there")
     return parser.parse_args(arguments)
 
@@ -237,6 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     folder = options.out_dir / "stall"
     folder.mkdir(parents=True, exist_ok=True)
+    if options.log_dir is not None:
+        options.log_dir.mkdir(parents=True, exist_ok=True)
     failed = [] if options.table else measure_all(choose(scenarios(), options.only, folder), options, folder)
     write_table(folder, options.out_dir / "stall_table")
     if failed:
