@@ -16,7 +16,7 @@ INK = "#333333"
 def draw(records: Sequence[PhaseRecord], title: str, out: Path) -> None:
     """Writes the picture; the file's ending decides the format.
 
-    A dot is a gap, at the time it began. Lines show each phase's p99 and largest gap; ticks below show when a prompt
+    A dot is a gap, at the time it began (one under a millisecond is drawn at one). Lines show each phase's p99 and largest gap; ticks below show when a prompt
     of the load was sent (down) and had its first token (up).
     """
     import matplotlib
@@ -52,7 +52,7 @@ def draw(records: Sequence[PhaseRecord], title: str, out: Path) -> None:
 def _phase(panel: Any, record: PhaseRecord, start: float, colour: str) -> None:
     panel.plot(
         [start + at for at, _ in record.gaps],
-        [max(1000 * gap, 0.05) for _, gap in record.gaps],
+        [max(1000 * gap, 1.0) for _, gap in record.gaps],
         ".",
         markersize=4,
         color=colour,
