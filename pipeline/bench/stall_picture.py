@@ -16,8 +16,8 @@ INK = "#333333"
 def draw(records: Sequence[PhaseRecord], title: str, out: Path) -> None:
     """Writes the picture; the file's ending decides the format.
 
-    A dot is a gap, at the time it began (one under a millisecond is drawn at one). Lines show each phase's p99 and largest gap; ticks below show when a prompt
-    of the load was sent (down) and had its first token (up).
+    A dot is a gap, at the time it began (one under a millisecond is drawn at one). Lines show each phase's p99 and
+    largest gap; ticks below show when a prompt of the load was sent (down) and had its first token (up).
     """
     import matplotlib
 
