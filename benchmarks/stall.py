@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.cli.app import cli
+from pipeline.cli.app import run
 
 if __name__ == "__main__":
-    cli(["bench", "stall", *sys.argv[1:]], prog_name="watchword")
+    sys.argv[1:1] = ["bench", "stall"]
+    run()

@@ -128,6 +128,13 @@ def test_what_can_not_be_measured_is_refused_with_its_reason(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["remote.yaml"]
 
 
+def test_the_benchmark_from_a_checkout_is_the_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks.stall", "--load", "rain"], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 2 and "load is 'rain'" in result.stderr and "Traceback" not in result.stderr
+
+
 async def test_tuning_finds_each_points_price(checkpoint) -> None:
     said: list[tuple[str, float]] = []
     plan = TunePlan(
