@@ -48,8 +48,9 @@ class StepRing:
         self._records.append(record)
 
     def records(self) -> list[StepRecord]:
-        return list(self._records)
+        # copy() is one operation; iterating would fail while the engine's thread adds a record.
+        return list(self._records.copy())
 
     def as_json(self) -> list[dict[str, float]]:
         """Plain dictionaries for ``json.dumps``."""
-        return [asdict(record) for record in self._records]
+        return [asdict(record) for record in self.records()]
