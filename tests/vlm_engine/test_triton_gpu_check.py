@@ -13,7 +13,7 @@ import pytest
 from benchmarks import gpu_check
 
 ROOT = Path(__file__).resolve().parents[2]
-SECTIONS = ("kernels", "golden", "attention", "steps")
+SECTIONS = ("kernels", "golden", "attention", "steps", "encoder")
 
 pytest.importorskip("triton", reason="Triton is for Linux only")
 
@@ -31,6 +31,7 @@ def test_every_section_runs_and_finds_nothing_wrong(tmp_path):
     assert report["kernels"]["results"]["cases_passed"] == 3
     assert any("triton" in what for what in report["golden"]["results"]["compared"])
     assert len(report["attention"]["results"]["times"]) == 2
+    assert report["encoder"]["results"]["times"]["packs_of_1_ms"] > 0
     assert {step["backend"] for step in report["steps"]["results"]["steps"]} == {"triton", "torch"}
 
 
