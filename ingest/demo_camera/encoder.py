@@ -13,6 +13,8 @@ from av.video.frame import VideoFrame
 from ingest.demo_camera.clip import Picture
 
 _START_CODE = re.compile(rb"\x00\x00\x00?\x01")
+PIXEL_FORMATS = ("yuv420p", "yuv422p", "yuv444p", "yuv420p10le", "gray")
+"""What libx264 encodes and the demo camera offers; the first is what cameras send."""
 NAL_IDR = 5
 NAL_SPS = 7
 NAL_PPS = 8
@@ -39,18 +41,19 @@ class AccessUnit:
 class H264Encoder:
     """libx264 without delay (a picture in, its access unit out), one slice a picture, SPS and PPS before each keyframe.
 
-    Not safe for use by several threads at once.
+    Pictures of another size are scaled. Not safe for use by several threads at once.
     """
 
-    def __init__(self, width: int, height: int, fps: int, gop: int) -> None:
+    def __init__(self, width: int, height: int, fps: float, gop: int, pixel_format: str = PIXEL_FORMATS[0]) -> None:
+        rate = Fraction(fps).limit_denominator(1000)
         codec = av.CodecContext.create("libx264", "w")
         if not isinstance(codec, VideoCodecContext):
             raise TypeError("libx264 is not a video codec in this build of PyAV")
         codec.width = width
         codec.height = height
-        codec.pix_fmt = "yuv420p"
-        codec.framerate = Fraction(fps)
-        codec.time_base = Fraction(1, fps)
+        codec.pix_fmt = pixel_format
+        codec.framerate = rate
+        codec.time_base = 1 / rate
         codec.thread_count = 1
         codec.options = {
             "preset": "ultrafast",
@@ -59,13 +62,13 @@ class H264Encoder:
             "x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0:repeat-headers=1",
         }
         self._codec = codec
-        self._fps = fps
+        self._time_base = 1 / rate
 
     def encode(self, index: int, picture: Picture) -> AccessUnit:
         """``index`` must grow from call to call; a gap is a pause."""
         frame = VideoFrame.from_ndarray(picture, format="bgr24")
         frame.pts = index
-        frame.time_base = Fraction(1, self._fps)
+        frame.time_base = self._time_base
         data = b"".join(bytes(packet) for packet in self._codec.encode(frame))
         return AccessUnit(index, split_nals(data))
 

@@ -18,7 +18,7 @@ _FU_A = 28
 class RtpPacketizer:
     """Turns access units into RTP packets of one stream: own SSRC, own sequence numbers, own time offset."""
 
-    def __init__(self, ssrc: int, sequence: int, time_offset: int, fps: int) -> None:
+    def __init__(self, ssrc: int, sequence: int, time_offset: int, fps: float) -> None:
         self._ssrc = ssrc
         self._sequence = sequence
         self._time_offset = time_offset
@@ -29,13 +29,13 @@ class RtpPacketizer:
         """Of the next packet (for the RTP-Info header)."""
         return self._sequence
 
-    def timestamp(self, index: int) -> int:
-        """RTP time of a picture, 90 kHz, modulo 2^32."""
-        return (self._time_offset + index * CLOCK_RATE // self._fps) & 0xFFFFFFFF
+    def timestamp(self, index: int, shift_s: float = 0.0) -> int:
+        """RTP time of a picture, 90 kHz, modulo 2^32; ``shift_s`` is what the camera's clock is wrong by."""
+        return (self._time_offset + int(index * CLOCK_RATE / self._fps + shift_s * CLOCK_RATE)) & 0xFFFFFFFF
 
-    def packets(self, unit: AccessUnit) -> Iterator[bytes]:
+    def packets(self, unit: AccessUnit, shift_s: float = 0.0) -> Iterator[bytes]:
         """The marker bit is set on the last packet of the access unit (RFC 6184, 5.1)."""
-        timestamp = self.timestamp(unit.index)
+        timestamp = self.timestamp(unit.index, shift_s)
         last = len(unit.nals) - 1
         for position, nal in enumerate(unit.nals):
             payloads = list(payloads_of(nal))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ingest.demo_camera.encoder import NAL_PPS, NAL_SPS, nal_type
@@ -13,11 +13,16 @@ METHODS = ("OPTIONS", "DESCRIBE", "SETUP", "PLAY", "GET_PARAMETER", "SET_PARAMET
 STATUS_TEXT = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
+    453: "Not Enough Bandwidth",
     454: "Session Not Found",
     455: "Method Not Valid in This State",
     461: "Unsupported Transport",
+    500: "Internal Server Error",
     501: "Not Implemented",
+    503: "Service Unavailable",
     505: "RTSP Version Not Supported",
 }
 
@@ -59,51 +64,81 @@ class RtspRequest:
         return int(text)
 
 
-def response(request: RtspRequest | None, status: int, headers: Mapping[str, str], body: str = "") -> bytes:
+def response(request: RtspRequest | None, status: int, headers: Mapping[str, str], body: bytes = b"") -> bytes:
     """A response with the request's CSeq, and Content-Length where there is a body."""
     lines = [f"RTSP/1.0 {status} {STATUS_TEXT[status]}"]
     if request is not None and "cseq" in request.headers:
         lines.append(f"CSeq: {request.headers['cseq']}")
     lines.append("Server: Watchword-Demo-Camera")
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    data = body.encode()
-    if data:
-        lines.append(f"Content-Length: {len(data)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def interleaved_channels(transport: str) -> tuple[int, int] | None:
-    """The channels asked for by a Transport header, e.g. ``RTP/AVP/TCP;unicast;interleaved=0-1``; None for UDP."""
-    for offer in transport.split(","):
-        fields = [field.strip() for field in offer.split(";")]
-        if fields[0].upper() != "RTP/AVP/TCP":
-            continue
-        for field in fields[1:]:
-            name, _, value = field.partition("=")
-            if name.lower() == "interleaved":
-                first, _, second = value.partition("-")
-                if first.isdigit() and int(first) < 255 and (not second or second.isdigit()):
-                    return int(first), int(second) if second else int(first) + 1
-        return 0, 1
+@dataclass(frozen=True, slots=True)
+class Interleaved:
+    """RTP and RTCP within the RTSP connection, on these channels."""
+
+    rtp: int
+    rtcp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Datagrams:
+    """RTP and RTCP over UDP to these ports of the client."""
+
+    rtp: int
+    rtcp: int
+
+
+Transport = Interleaved | Datagrams
+
+
+def chosen_transport(header: str, allowed: Collection[str]) -> Transport | None:
+    """The first offer of a Transport header that is ``allowed`` ("tcp", "udp"); None when there is none.
+
+    Offers look like ``RTP/AVP/TCP;unicast;interleaved=0-1`` and ``RTP/AVP;unicast;client_port=5000-5001``.
+    """
+    for offer in header.split(","):
+        profile, *fields = [field.strip() for field in offer.split(";")]
+        parameters = {name.lower(): value for name, _, value in (field.partition("=") for field in fields)}
+        if profile.upper() == "RTP/AVP/TCP" and "tcp" in allowed:
+            channels = _pair(parameters.get("interleaved", "0-1"), 255)
+            if channels is not None:
+                return Interleaved(*channels)
+        elif profile.upper() in ("RTP/AVP", "RTP/AVP/UDP") and "udp" in allowed and "multicast" not in parameters:
+            ports = _pair(parameters.get("client_port", ""), 65535)
+            if ports is not None:
+                return Datagrams(*ports)
     return None
 
 
-def session_description(host: str, nals: tuple[bytes, ...], fps: int) -> str:
+def _pair(text: str, highest: int) -> tuple[int, int] | None:
+    """``4-5`` or ``4`` (then the next is the second)."""
+    first, _, second = text.partition("-")
+    if not (first.isascii() and first.isdigit()) or (second and not (second.isascii() and second.isdigit())):
+        return None
+    pair = int(first), int(second) if second else int(first) + 1
+    return pair if max(pair) <= highest else None
+
+
+def session_description(
+    host: str, nals: tuple[bytes, ...], fps: float, codec_name: str = "H264", title: bytes = b"Watchword demo camera"
+) -> bytes:
     """SDP with the stream's parameter sets, so that a client knows size and profile before the first packet."""
     sets = [nal for nal in nals if nal_type(nal) in (NAL_SPS, NAL_PPS)]
     sprop = ",".join(base64.b64encode(nal).decode() for nal in sets)
     profile = next(nal for nal in sets if nal_type(nal) == NAL_SPS)[1:4].hex().upper()
     lines = (
-        "v=0",
-        f"o=- 0 0 IN IP4 {host}",
-        "s=Watchword demo camera",
         f"c=IN IP4 {host}",
         "t=0 0",
         "a=control:*",
         f"m=video 0 RTP/AVP {PAYLOAD_TYPE}",
-        f"a=rtpmap:{PAYLOAD_TYPE} H264/{CLOCK_RATE}",
+        f"a=rtpmap:{PAYLOAD_TYPE} {codec_name}/{CLOCK_RATE}",
         f"a=fmtp:{PAYLOAD_TYPE} packetization-mode=1;profile-level-id={profile};sprop-parameter-sets={sprop}",
-        f"a=framerate:{fps}",
+        f"a=framerate:{fps:g}",
         "a=control:trackID=0",
     )
-    return "\r\n".join(lines) + "\r\n"
+    head = f"v=0\r\no=- 0 0 IN IP4 {host}\r\ns=".encode() + title + b"\r\n"
+    return head + "\r\n".join(lines).encode() + b"\r\n"

@@ -1,55 +1,66 @@
-"""One client of the demo camera: its RTSP dialogue and its RTP stream over the same connection."""
+"""One client of the demo camera: its RTSP dialogue and its RTP stream."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from ingest.demo_camera.access import Access
+from ingest.demo_camera.delivery import MAX_WAITING, DatagramDelivery, Delivery, InterleavedDelivery
 from ingest.demo_camera.encoder import AccessUnit
+from ingest.demo_camera.faults import Faults
 from ingest.demo_camera.rtp import RtpPacketizer
-from ingest.demo_camera.rtsp import METHODS, MalformedRequest, RtspRequest, interleaved_channels, response
+from ingest.demo_camera.rtsp import METHODS, Interleaved, MalformedRequest, RtspRequest, chosen_transport, response
 
 MAX_HEAD = 16 * 1024
 MAX_BODY = 64 * 1024
-MAX_WAITING = 1 << 20
-"""Bytes unsent to a client; beyond it the client gets nothing until the next keyframe, as with a slow viewer."""
-
 SESSION_TIMEOUT_S = 60
+_OPEN_TO_ALL = ("OPTIONS",)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What a session tells its client about the stream."""
+    """What all sessions share.
 
+    Attributes:
+        sdp: gives the session description as it is now.
+        next_index: number of the next picture.
+        viewers: how many clients are being sent pictures.
+        seen: told of every request's method.
+    """
+
+    host: str
     path: str
-    sdp: str
-    fps: int
+    fps: float
+    transports: Collection[str]
+    access: Access | None
+    faults: Faults
+    sdp: Callable[[], bytes]
+    next_index: Callable[[], int]
+    viewers: Callable[[], int]
+    seen: Callable[[str], None]
 
 
 class ClientSession:
     """Runs in the server's event loop.
 
-    The session lives as long as the connection: interleaved RTP can't outlive it. A request that doesn't fit the
-    session's state is refused with RFC 2326's codes, never answered by silence.
+    The session lives as long as the connection, over UDP too. A request that doesn't fit the session's state is refused
+    with RFC 2326's codes, never answered by silence, unless a fault asks for that.
     """
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        facts: StreamFacts,
-        next_index: Callable[[], int],
-    ) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, facts: StreamFacts) -> None:
         self._reader = reader
         self._writer = writer
         self._facts = facts
-        self._next_index = next_index
         self._rtp = RtpPacketizer(secrets.randbits(32), secrets.randbits(16), secrets.randbits(32), facts.fps)
+        self._rng = random.Random(0)
         self._id = ""
-        self._channel = 0
+        self._delivery: Delivery | None = None
         self._awaits_keyframe = True
+        self._keyframes_from = 0.0
         self.playing = False
         self.torn_down = False
 
@@ -58,6 +69,9 @@ class ClientSession:
         try:
             while not self.torn_down:
                 request = await self._next_request()
+                self._facts.seen(request.method)
+                if request.method in self._facts.faults.hang_at:
+                    continue
                 self._writer.write(self._answer(request))
                 await self._writer.drain()
         except MalformedRequest:
@@ -70,23 +84,26 @@ class ClientSession:
     def close(self) -> None:
         """Ends the connection; what is not sent yet is thrown away."""
         self.playing = False
-        self._writer.transport.abort() if self._unsent > MAX_WAITING // 2 else self._writer.close()
+        if self._delivery is not None:
+            self._delivery.close()
+        unsent = self._writer.transport.get_write_buffer_size()
+        self._writer.transport.abort() if unsent > MAX_WAITING // 2 else self._writer.close()
 
     def send(self, unit: AccessUnit) -> None:
         """Queues a picture for the client; starts at a keyframe, and again at one after the client fell behind."""
-        if not self.playing or (self._awaits_keyframe and not unit.keyframe):
+        if not self.playing or self._delivery is None or (self._awaits_keyframe and not unit.keyframe):
             return
-        self._awaits_keyframe = self._unsent > MAX_WAITING
+        if unit.keyframe and asyncio.get_running_loop().time() < self._keyframes_from:
+            return
+        self._awaits_keyframe = self._delivery.congested
         if self._awaits_keyframe:
             return
-        framed = bytearray()
-        for packet in self._rtp.packets(unit):
-            framed += b"$" + bytes((self._channel,)) + len(packet).to_bytes(2, "big") + packet
-        self._writer.write(bytes(framed))
+        packets = self._rtp.packets(unit, self._facts.faults.time_shift_s)
+        self._delivery.send(packet for packet in packets if not self._is_lost())
 
-    @property
-    def _unsent(self) -> int:
-        return self._writer.transport.get_write_buffer_size()
+    def _is_lost(self) -> bool:
+        loss = self._facts.faults.loss
+        return loss > 0 and self._rng.random() < loss
 
     async def _next_request(self) -> RtspRequest:
         """Skips what the client sends on the interleaved channels (RTCP receiver reports)."""
@@ -109,6 +126,14 @@ class ClientSession:
             return response(request, 505, {})
         if "cseq" not in request.headers:
             return response(request, 400, {})
+        refused = self._facts.faults.status_at.get(request.method)
+        if refused is not None:
+            return response(request, refused, {"WWW-Authenticate": 'Basic realm="demo"'} if refused == 401 else {})
+        access = self._facts.access
+        if access is not None and request.method not in _OPEN_TO_ALL:
+            given = request.headers.get("authorization", "")
+            if not access.admits(request.method, given):
+                return response(request, 401, {"WWW-Authenticate": access.challenge})
         handlers = {
             "OPTIONS": self._options,
             "DESCRIBE": self._describe,
@@ -128,29 +153,45 @@ class ClientSession:
         if not self._is_ours(request.url):
             return response(request, 404, {})
         base = request.url.rstrip("/") + "/"
-        return response(request, 200, {"Content-Base": base, "Content-Type": "application/sdp"}, self._facts.sdp)
+        return response(request, 200, {"Content-Base": base, "Content-Type": "application/sdp"}, self._facts.sdp())
 
     def _setup(self, request: RtspRequest) -> bytes:
         if not self._is_ours(request.url):
             return response(request, 404, {})
         if self.playing:
             return response(request, 455, {})
-        channels = interleaved_channels(request.headers.get("transport", ""))
-        if channels is None:
+        allowed = self._facts.faults.max_viewers
+        if allowed is not None and self._facts.viewers() >= allowed:
+            return response(request, 453, {})
+        transport = chosen_transport(request.headers.get("transport", ""), self._facts.transports)
+        if transport is None:
             return response(request, 461, {})
-        self._channel = channels[0]
+        if self._delivery is not None:
+            self._delivery.close()
+        try:
+            if isinstance(transport, Interleaved):
+                self._delivery = InterleavedDelivery(self._writer, transport)
+            else:
+                client = self._writer.get_extra_info("peername")[0]
+                self._delivery = DatagramDelivery(self._facts.host, client, transport)
+        except OSError:
+            self._delivery = None
+            return response(request, 503, {})
         self._id = self._id or secrets.token_hex(8)
-        transport = f"RTP/AVP/TCP;unicast;interleaved={channels[0]}-{channels[1]}"
-        return response(request, 200, {"Transport": transport, "Session": f"{self._id};timeout={SESSION_TIMEOUT_S}"})
+        session = f"{self._id};timeout={SESSION_TIMEOUT_S}"
+        return response(request, 200, {"Transport": self._delivery.transport, "Session": session})
 
     def _play(self, request: RtspRequest) -> bytes:
         if not self._id:
             return response(request, 455, {})
         if not self._names_session(request):
             return response(request, 454, {})
+        late = self._facts.faults.late_keyframe_s
+        self._awaits_keyframe = not late
+        self._keyframes_from = asyncio.get_running_loop().time() + late
         self.playing = True
         url = request.url.rstrip("/") + "/trackID=0"
-        rtp_time = self._rtp.timestamp(self._next_index())
+        rtp_time = self._rtp.timestamp(self._facts.next_index(), self._facts.faults.time_shift_s)
         info = f"url={url};seq={self._rtp.next_sequence};rtptime={rtp_time}"
         return response(request, 200, {"Session": self._id, "Range": "npt=0.000-", "RTP-Info": info})
 

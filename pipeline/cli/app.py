@@ -305,11 +305,51 @@ def demo_camera(
         Path | None,
         typer.Option(help="A video file; default: a made clip with people.", exists=True, dir_okay=False),
     ] = None,
+    fps: Annotated[float, typer.Option(help="Pictures a second; below 1 too.", min=0.05, max=60)] = 10,
+    gop: Annotated[
+        int | None, typer.Option(help="Pictures from keyframe to keyframe; default: one second's.", min=1)
+    ] = None,
+    transport: Annotated[
+        list[str] | None, typer.Option(help="tcp or udp, may be given twice; others are refused (461). Default: both.")
+    ] = None,
+    username: Annotated[
+        str | None,
+        typer.Option(help="Ask for this user name; the password comes from WATCHWORD_DEMO_CAMERA_PASSWORD."),
+    ] = None,
+    auth: Annotated[str, typer.Option(help="How the password is asked for: basic or digest.")] = "digest",
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate chain (PEM): the camera speaks rtsps.", exists=True, dir_okay=False)
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="Its key (PEM), if in a file of its own.", exists=True, dir_okay=False)
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What goes wrong, and when: NAME[=VALUE][@START[+SECONDS]]; may be given many times. stall, freeze, "
+            "close, hang=DESCRIBE, status=SETUP:461, corrupt=0.4, loss=0.05, jump=3600, late-keyframe=5, "
+            "max-viewers=2, size=640x368, format=yuv444p.",
+            metavar="FAULT",
+        ),
+    ] = None,
 ) -> None:
-    """Run only the demo camera: an RTSP server (H.264, RTP over TCP) at rtsp://HOST:PORT/demo."""
-    from pipeline.cli.demo_camera import run_demo_camera
+    """Run only the demo camera: an RTSP server (H.264, RTP over TCP or UDP) at rtsp://HOST:PORT/demo."""
+    from pipeline.cli.demo_camera import DemoCameraOptions, run_demo_camera
 
-    sys.exit(run_demo_camera(host, port, video))
+    options = DemoCameraOptions(
+        host=host,
+        port=port,
+        video=video,
+        fps=fps,
+        gop=gop,
+        transports=tuple(transport or ()),
+        username=username,
+        scheme=auth,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        faults=tuple(fault or ()),
+    )
+    sys.exit(run_demo_camera(options))
 
 
 def command_names() -> list[str]:

@@ -41,7 +41,7 @@ def test_the_overview_names_each_command_with_a_sentence() -> None:
         ("bench", ["stall"]),
         ("bench stall", ["--base-url", "--load", "--rate", "--one-tile", "--prompt-tokens", "--seconds", "--out"]),
         ("tune", ["--config", "--model", "--quick", "--budgets", "--targets", "--limit-ms", "--out"]),
-        ("demo-camera", ["--host", "--port", "--video"]),
+        ("demo-camera", ["--host", "--port", "--video", "--fps", "--transport", "--username", "--auth", "--fault"]),
     ],
 )
 def test_each_command_explains_itself_and_its_options(command: str, options: list[str]) -> None:

@@ -191,7 +191,7 @@ def test_requests_that_do_not_fit_are_refused_with_the_codes_of_rfc_2326(numbere
     with RawClient(numbered_camera) as client:
         assert status(client.ask("PLAY")) == 455
         assert status(client.ask("DESCRIBE", client.url + "x")) == 404
-        assert status(client.ask("SETUP", Transport="RTP/AVP;unicast;client_port=5000-5001")) == 461
+        assert status(client.ask("SETUP", Transport="RTP/AVP;multicast;port=5000-5001")) == 461
         assert status(client.ask("RECORD")) == 501
         assert status(client.ask("OPTIONS", version="RTSP/2.0")) == 505
         assert status(client.ask("OPTIONS", cseq=False)) == 400

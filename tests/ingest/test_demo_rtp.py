@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.demo_camera.encoder import NAL_PPS, NAL_SPS, AccessUnit, H264Encoder, nal_type, split_nals
 from ingest.demo_camera.rtp import MAX_PAYLOAD, RtpPacketizer, payloads_of
-from ingest.demo_camera.rtsp import interleaved_channels, session_description
+from ingest.demo_camera.rtsp import Datagrams, Interleaved, chosen_transport, session_description
 
 
 @given(st.integers(1, 23), st.integers(0, 3), st.binary(min_size=0, max_size=6000))
@@ -57,16 +58,32 @@ def test_start_codes_of_both_lengths_are_taken_off():
     assert split_nals(b"\x00\x00\x00\x01\x67ab\x00\x00\x01\x68c") == (b"\x67ab", b"\x68c")
 
 
-def test_transport_headers():
-    assert interleaved_channels("RTP/AVP/TCP;unicast;interleaved=2-3") == (2, 3)
-    assert interleaved_channels("RTP/AVP;unicast;client_port=5000-5001, RTP/AVP/TCP;unicast;interleaved=4-5") == (4, 5)
-    assert interleaved_channels("RTP/AVP/TCP;unicast") == (0, 1)
-    assert interleaved_channels("RTP/AVP;unicast;client_port=5000-5001") is None
-    assert interleaved_channels("") is None
+@pytest.mark.parametrize(
+    ("header", "allowed", "chosen"),
+    [
+        ("RTP/AVP/TCP;unicast;interleaved=2-3", ("tcp",), Interleaved(2, 3)),
+        ("RTP/AVP;unicast;client_port=5000-5001, RTP/AVP/TCP;unicast;interleaved=4-5", ("tcp",), Interleaved(4, 5)),
+        ("RTP/AVP;unicast;client_port=5000-5001, RTP/AVP/TCP;unicast", ("tcp", "udp"), Datagrams(5000, 5001)),
+        ("RTP/AVP/TCP;unicast", ("tcp",), Interleaved(0, 1)),
+        ("RTP/AVP/TCP;unicast;interleaved=8", ("tcp",), Interleaved(8, 9)),
+        ("RTP/AVP/TCP;unicast;interleaved=x-y", ("tcp",), None),
+        ("RTP/AVP/TCP;unicast;interleaved=255-256", ("tcp",), None),
+        ("RTP/AVP/UDP;unicast;client_port=6000", ("udp",), Datagrams(6000, 6001)),
+        ("RTP/AVP;unicast;client_port=99999-100000", ("udp",), None),
+        ("RTP/AVP;unicast", ("udp",), None),
+        ("RTP/AVP;multicast;client_port=5000-5001", ("udp",), None),
+        ("RTP/AVP;unicast;client_port=5000-5001", ("tcp",), None),
+        ("", ("tcp", "udp"), None),
+    ],
+)
+def test_transport_headers(header, allowed, chosen):
+    assert chosen_transport(header, allowed) == chosen
 
 
 def test_the_description_names_profile_and_parameter_sets():
-    sdp = session_description("127.0.0.1", (bytes.fromhex("6742c01e"), b"\x68x"), fps=10)
+    sdp = session_description("127.0.0.1", (bytes.fromhex("6742c01e"), b"\x68x"), fps=0.5, title=b"\xc3\xff")
 
-    assert "profile-level-id=42C01E" in sdp
-    assert "sprop-parameter-sets=Z0LAHg==,aHg=" in sdp
+    assert b"profile-level-id=42C01E" in sdp
+    assert b"sprop-parameter-sets=Z0LAHg==,aHg=" in sdp
+    assert b"a=framerate:0.5\r\n" in sdp
+    assert b"s=\xc3\xff\r\n" in sdp
