@@ -110,6 +110,9 @@ def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Me
     frame_age = GaugeMetricFamily(
         PREFIX + "camera_frame_age_seconds", "Since the newest frame arrived.", labels=("camera",)
     )
+    decoder = GaugeMetricFamily(
+        PREFIX + "camera_decoder", "1 for what decodes the stream: cpu or a device.", labels=("camera", "decoder")
+    )
     numbers: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
         "fps": GaugeMetricFamily(PREFIX + "camera_fps", "Frames looked at per second.", labels=("camera",)),
         "tracks": GaugeMetricFamily(PREFIX + "camera_people", "People in view.", labels=("camera",)),
@@ -123,11 +126,13 @@ def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Me
         for candidate in CameraState:
             state.add_metric([status.camera, candidate.value], float(status.state is candidate))
         report_age.add_metric([status.camera], elapsed)
+        if status.decoder:
+            decoder.add_metric([status.camera, status.decoder], 1.0)
         if status.frame_age is not None:
             frame_age.add_metric([status.camera], status.frame_age + elapsed)
         for name, family in numbers.items():
             family.add_metric([status.camera], float(getattr(status, name)))
-    yield from (state, report_age, frame_age, *numbers.values())
+    yield from (state, report_age, frame_age, decoder, *numbers.values())
 
 
 def queue_families(stats: QueueStats, drops: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:

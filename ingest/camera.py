@@ -12,10 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ingest.arrival import Arrivals
 from ingest.backoff import HEALTHY_AFTER_S, Backoff
 from ingest.counts import DropCounts
-from ingest.frame import Frame, FrameSlot
-from ingest.stream import DecodedPicture, VideoStream
+from ingest.decoder import DecoderDevices
+from ingest.frame import Frame, FrameSlot, Image
+from ingest.frozen import FrozenPicture
+from ingest.idle import IdleGate
+from ingest.source import DecodedPicture, FrameSource
+from ingest.stream import open_source
 from ingest.stream_errors import Failure, StreamError
 from pipeline.clock import Clock
 from pipeline.config import CameraConfig
@@ -26,8 +31,6 @@ from pipeline.redaction import redact
 
 log = logging.getLogger(__name__)
 
-MAX_DRAIN_S = 3.0
-"""A backlog is behind us after so long at the latest; cameras that send in bursts never leave a gap."""
 FPS_WINDOW_S = 5.0
 
 
@@ -41,6 +44,8 @@ class CameraHealth:
         reconnects: how often it came online again after it had been.
         frames: handed to the detector's slot; ``fps`` is their rate over the last seconds.
         last_frame: when the newest frame arrived (monotonic), None before the first.
+        decoder: ``cpu`` or the name of a device; empty before the first connection.
+        idle: only keyframes are decoded, because nothing moves.
     """
 
     state: CameraState
@@ -53,6 +58,8 @@ class CameraHealth:
     last_frame: float | None = None
     width: int = 0
     height: int = 0
+    decoder: str = ""
+    idle: bool = False
 
 
 StateListener = Callable[[CameraHealth], None]
@@ -72,6 +79,7 @@ class CameraReader:
         clock: Clock,
         on_state: StateListener | None = None,
         backoff: Backoff | None = None,
+        devices: DecoderDevices | None = None,
     ) -> None:
         self._config = config
         self._slot = slot
@@ -79,12 +87,15 @@ class CameraReader:
         self._clock = clock
         self._on_state = on_state
         self._backoff = backoff or Backoff()
+        self._devices = devices or DecoderDevices()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._health = CameraHealth(CameraState.CONNECTING, Reason.NONE, clock.now())
         self._arrivals: deque[float] = deque(maxlen=512)
         self._connection = 0
-        self._was_online = False
+        self._online_connection = 0
+        self._frozen = FrozenPicture(config.frozen_after_s, config.frozen_keyframes)
+        self._idle = IdleGate(config.idle_after_s, clock.monotonic())
         self._failures = ThrottledLogger(log)
         self._thread = threading.Thread(target=self._run, name=f"camera-{config.id}", daemon=True)
 
@@ -104,6 +115,10 @@ class CameraReader:
     def request_stop(self) -> None:
         """Returns at once."""
         self._stop.set()
+
+    def keep_awake(self) -> None:
+        """Somebody is in view: every frame is wanted. May be called by any thread."""
+        self._idle.keep_awake(self._clock.monotonic())
 
     def health(self) -> CameraHealth:
         with self._lock:
@@ -149,28 +164,47 @@ class CameraReader:
         """Returns after a stop request. Raises StreamError when the connection fails, stalls or ends."""
         with self._lock:
             self._health = replace(self._health, next_retry=None)
-        with VideoStream(self._config, self._stop) as stream, closing(stream.pictures()) as pictures:
+        with (
+            open_source(self._config, self._stop, self._devices) as source,
+            closing(source.pictures()) as pictures,
+        ):
             self._connection += 1
-            session = _Session(stream, self._config, self._clock.monotonic())
+            arrivals = Arrivals(self._config, source.live, source.fps, self._clock.monotonic())
             for picture in pictures:
                 now = self._clock.monotonic()
-                if picture is None:
-                    session.check_deadlines(now)
-                    continue
-                session.arrived(now)
-                refused = session.refuses(picture, now)
-                if refused is not None:
-                    self._drops.add(refused)
-                    session.check_deadlines(now)
-                    continue
-                if session.is_due(now):
-                    self._hand_on(picture, now)
-                    session.used()
-                if now - session.opened >= HEALTHY_AFTER_S:
+                if picture is not None:
+                    arrivals.arrived(now)
+                    self._take(picture, source, arrivals, now)
+                elif source.keyframes_only:
+                    arrivals.arrived(source.last_packet)
+                arrivals.check_deadlines(now)
+                if now - arrivals.opened >= HEALTHY_AFTER_S:
                     self._backoff.reset()
 
-    def _hand_on(self, picture: DecodedPicture, now: float) -> None:
+    def _take(self, picture: DecodedPicture, source: FrameSource, arrivals: Arrivals, now: float) -> None:
+        """Hands a picture on if it is new, whole and due, and not the same as ever."""
+        if arrivals.is_backlog(picture.waited, now):
+            self._drops.add(Reason.FRAME_STALE)
+            return
+        if not picture.usable:
+            self._drops.add(Reason.FRAME_TAINTED)
+            return
+        arrivals.used()
+        due = arrivals.is_due(now)
+        if not due and not (picture.keyframe and source.live):
+            return
         image = np.ascontiguousarray(picture.frame.to_ndarray(format="bgr24"), dtype=np.uint8)
+        frozen = source.live and self._frozen.sees(image, picture.keyframe, now)
+        source.keyframes_only = source.live and self._idle.idles(image, now)
+        with self._lock:
+            self._health = replace(self._health, decoder=source.decoder, idle=source.keyframes_only)
+        if frozen:
+            self._drops.add(Reason.FROZEN)
+            self._set_state(CameraState.FROZEN, Reason.FROZEN)
+        elif due:
+            self._hand_on(image, now)
+
+    def _hand_on(self, image: Image, now: float) -> None:
         with self._lock:
             number = self._health.frames + 1
             self._arrivals.append(now)
@@ -178,8 +212,8 @@ class CameraReader:
                 self._health,
                 frames=number,
                 last_frame=now,
-                width=picture.frame.width,
-                height=picture.frame.height,
+                width=int(image.shape[1]),
+                height=int(image.shape[0]),
             )
         self._set_state(CameraState.ONLINE, Reason.NONE)
         self._slot.put(Frame(self._config.id, number, image, self._clock.now(), now, self._connection))
@@ -189,9 +223,9 @@ class CameraReader:
             before = self._health
             changed = (before.state, before.reason) != (state, reason)
             reconnects = before.reconnects
-            if changed and state is CameraState.ONLINE:
-                reconnects += self._was_online
-                self._was_online = True
+            if state is CameraState.ONLINE and self._online_connection != self._connection:
+                reconnects += self._online_connection > 0
+                self._online_connection = self._connection
             self._health = health = replace(
                 before,
                 state=state,
@@ -208,56 +242,3 @@ class CameraReader:
             log.info("camera %s: stopped. %s", self._config.id, REASON_TEXT[reason])
         if self._on_state is not None:
             self._on_state(health)
-
-
-class _Session:
-    """Deadlines and timing within one connection. All times are monotonic seconds."""
-
-    def __init__(self, stream: VideoStream, config: CameraConfig, now: float) -> None:
-        self.opened = now
-        self._config = config
-        self._period = 1.0 / config.fps
-        self._gap = 0.5 / stream.fps
-        self._pause = max(2.0, 4.0 / stream.fps)
-        self._draining_since = now if stream.live else None
-        self._live = stream.live
-        self._last_arrival = now
-        self._any_used = False
-        self._due = now
-
-    def refuses(self, picture: DecodedPicture, now: float) -> Reason | None:
-        """Why the picture can't be used, or None."""
-        if self._is_backlog(picture, now):
-            return Reason.FRAME_STALE
-        return None if picture.usable else Reason.FRAME_TAINTED
-
-    def _is_backlog(self, picture: DecodedPicture, now: float) -> bool:
-        """True while old frames arrive in a burst: after connecting (measured: 28 frames, 3 s old, came within 50 ms)
-        and after a pause of the network. A frame that the reader had to wait for is a new one."""
-        if self._live and picture.waited > self._pause:
-            self._draining_since = now
-        elif self._draining_since is not None and (
-            picture.waited >= self._gap or now - self._draining_since > MAX_DRAIN_S
-        ):
-            self._draining_since = None
-        return self._draining_since is not None
-
-    def arrived(self, now: float) -> None:
-        self._last_arrival = now
-
-    def used(self) -> None:
-        self._any_used = True
-
-    def is_due(self, now: float) -> bool:
-        """Thins the stream out to the wanted rate by arrival; a tenth of a period early counts as in time."""
-        if now < self._due - 0.1 * self._period:
-            return False
-        self._due = max(self._due + self._period, now + 0.5 * self._period)
-        return True
-
-    def check_deadlines(self, now: float) -> None:
-        """Raises StreamError when the first usable frame, or the next frame, is overdue."""
-        if not self._any_used and now - self.opened > self._config.first_frame_timeout_s:
-            raise StreamError(Failure(CameraState.STALLED, Reason.FIRST_FRAME_TIMEOUT))
-        if self._any_used and now - self._last_arrival > self._config.stall_timeout_s:
-            raise StreamError(Failure(CameraState.STALLED, Reason.NO_FRAMES))

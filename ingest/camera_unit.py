@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from ingest.analysis import CameraAnalysis
 from ingest.camera import CameraHealth, CameraReader
 from ingest.counts import DropLedger
+from ingest.decoder import DecoderDevices
 from ingest.detection import Rows
 from ingest.detector_loop import DetectorLoop
 from ingest.frame import Frame, FrameSlot
 from ingest.observation import Observation, ObservationKind, Observer
 from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher
-from ingest.stream import file_of
+from ingest.source import file_of
 from ingest.track import TrackNames
 from pipeline.clock import Clock
 from pipeline.config import CameraConfig, WatchwordConfig
@@ -35,6 +36,7 @@ class Surroundings:
     drops: DropLedger
     clock: Clock
     observer: Observer
+    devices: DecoderDevices
 
 
 class CameraUnit:
@@ -63,7 +65,9 @@ class CameraUnit:
         )
         self._reader: CameraReader | None = None
         if config.enabled:
-            self._reader = CameraReader(config, self._slot, self._drops, shared.clock, self._on_state)
+            self._reader = CameraReader(
+                config, self._slot, self._drops, shared.clock, self._on_state, devices=shared.devices
+            )
 
     @property
     def camera(self) -> str:
@@ -98,6 +102,8 @@ class CameraUnit:
 
     def detected(self, frame: Frame, rows: Rows, seconds: float) -> None:
         self._analysis.frame(frame, rows, self._shared.label, seconds)
+        if self._reader is not None and self._analysis.counts.in_view:
+            self._reader.keep_awake()
 
     def detector_failed(self, frame: Frame) -> None:
         self._drops.add(Reason.DETECTOR)
@@ -130,6 +136,7 @@ class CameraUnit:
             crops=counts.crops,
             detector_ms=round(counts.detector_ms, 1),
             drops=self._drops.totals(),
+            decoder=health.decoder,
         )
 
     def _health(self) -> CameraHealth:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from threading import Event
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 import av
 from av.container import InputContainer
@@ -18,38 +15,38 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream as AvVideoStream
 
+from ingest.decoder import Decoder, DecoderDevices
+from ingest.source import DecodedPicture, FrameSource, SourceKind, device_of, file_of, kind_of
 from ingest.stream_errors import Failure, StreamError, classify_open, classify_read
 from ingest.taint import LogLine, Taint, tells_damage
+from ingest.webcam import WebcamStream
 from pipeline.config import CameraConfig
 from pipeline.messages import CameraState
 from pipeline.reasons import Reason
 
 READ_POLL_S = 1.0
-"""A read that waits for so long is interrupted, to look at deadlines and the stop request, and then continued: the
+"""A read that waits for so long is interrupted, to look at deadlines and the stop request, and then continued: an RTSP
 connection survives that (measured: frames go on after 4 s of stall). Together with the parser, which then gives out
 what it holds first, a stop takes up to twice as long."""
 
+DEFAULT_FPS = 25.0
+SLOWEST_FPS = 0.02
 _LIVE_OPTIONS = {
-    "allowed_media_types": "video",
-    "max_delay": "500000",
     "analyzeduration": "1000000",
     "probesize": "1000000",
     "fpsprobesize": "0",
 }
+_RTSP_OPTIONS = {
+    "allowed_media_types": "video",
+    "max_delay": "500000",
+}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodedPicture:
-    """A frame as the decoder gave it.
-
-    Attributes:
-        usable: False from damage to the next keyframe.
-        waited: seconds that the reader waited for its packet; near zero means that it came from a backlog.
-    """
-
-    frame: VideoFrame
-    usable: bool
-    waited: float
+def open_source(config: CameraConfig, stop: Event, devices: DecoderDevices) -> FrameSource:
+    """What the camera's URL names, not yet opened."""
+    if device_of(config.url) is not None:
+        return WebcamStream(config, stop)
+    return VideoStream(config, stop, devices)
 
 
 class VideoStream:
@@ -58,30 +55,47 @@ class VideoStream:
     Opening takes up to twice ``open_timeout_s`` (once for the dialogue, once for the first packets).
     """
 
-    def __init__(self, config: CameraConfig, stop: Event) -> None:
+    def __init__(self, config: CameraConfig, stop: Event, devices: DecoderDevices | None = None) -> None:
         self._config = config
         self._stop = stop
-        self._file = file_of(config.url)
+        self._devices = devices or DecoderDevices()
+        self._kind = kind_of(config.url)
         self._log: list[LogLine] = []
         self._open = ExitStack()
         self._container: InputContainer | None = None
         self._video: AvVideoStream | None = None
+        self._decoder: Decoder | None = None
+        self.last_packet = time.monotonic()
 
     @property
     def live(self) -> bool:
         """Whether it is a camera, not a file."""
-        return self._file is None
+        return self._kind is not SourceKind.FILE
 
     @property
     def fps(self) -> float:
-        """Frames a second as the stream says, 1 to 60; 25 when it says nothing credible."""
+        """Frames a second as the stream says, up to 60; 25 when it says nothing credible."""
         rate = self._video.average_rate or self._video.guessed_rate if self._video else None
-        return float(rate) if rate and 1 <= rate <= 60 else 25.0
+        return float(rate) if rate and SLOWEST_FPS <= rate <= 60 else DEFAULT_FPS
 
     @property
     def codec(self) -> str:
         """Name of the video codec, such as ``h264``; empty before the stream is open."""
-        return self._video.codec_context.name if self._video else ""
+        return self._decoder.codec if self._decoder else ""
+
+    @property
+    def decoder(self) -> str:
+        """``cpu`` or the name of a device; empty before the stream is open."""
+        return self._decoder.name if self._decoder else ""
+
+    @property
+    def keyframes_only(self) -> bool:
+        return self._decoder is not None and self._decoder.keyframes_only
+
+    @keyframes_only.setter
+    def keyframes_only(self, wanted: bool) -> None:
+        if self._decoder is not None and self._decoder.keyframes_only != wanted:
+            self._decoder.keyframes_only = wanted
 
     def __enter__(self) -> Self:
         prepare_libav_log()
@@ -100,9 +114,11 @@ class VideoStream:
             ) from None
         try:
             self._video = self._first_video(self._container)
+            self._decoder = self._devices.decoder_for(self._video, self._config.decode)
         except StreamError:
             self._open.close()
             raise
+        self.last_packet = time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -113,8 +129,8 @@ class VideoStream:
 
         Ends when a stop is requested. Raises :class:`StreamError` when the stream ends.
         """
-        container, video = self._container, self._video
-        if container is None or video is None:
+        container, video, decoder = self._container, self._video, self._decoder
+        if container is None or video is None or decoder is None:
             raise RuntimeError("the stream is not open")
         taint = Taint()
         pace = None if self.live else _Pace(self._stop)
@@ -122,16 +138,21 @@ class VideoStream:
         while not self._stop.is_set():
             try:
                 for packet in container.demux(video):
-                    now = time.monotonic()
+                    now = self.last_packet = time.monotonic()
                     waited = now - asked
-                    for frame in self._decode(packet, taint, now):
+                    frames = self._decode(decoder, packet, taint, now)
+                    for frame in frames:
                         if pace is not None:
                             pace.wait(frame)
-                        yield DecodedPicture(frame, taint.frame(frame.key_frame, now), waited)
+                        yield DecodedPicture(frame, taint.frame(frame.key_frame, now), waited, frame.key_frame)
+                    if not frames:
+                        yield None
                     if self._stop.is_set():
                         return
                     asked = time.monotonic()
             except av.error.ExitError:
+                if self._kind is SourceKind.HTTP:  # libav's HTTP does not survive an interrupted read
+                    raise StreamError(Failure(CameraState.STALLED, Reason.NO_FRAMES)) from None
                 yield None
             except (av.error.FFmpegError, OSError) as error:
                 raise StreamError(classify_read(error)) from None
@@ -140,12 +161,24 @@ class VideoStream:
                 raise StreamError(Failure(CameraState.STALLED, Reason.STREAM_ENDED))
 
     def _connect(self) -> InputContainer:
-        if self._file is not None:
-            return av.open(str(self._file), metadata_errors="ignore")
+        config = self._config
+        path = file_of(config.url)
+        if path is not None:
+            return av.open(str(path), metadata_errors="ignore")
+        if self._kind is SourceKind.RTSP:
+            read_timeout = READ_POLL_S
+            options = {"rtsp_transport": config.transport, **_RTSP_OPTIONS}
+        else:
+            read_timeout = config.stall_timeout_s
+            options = {}
+        if config.url.lower().startswith(("rtsps://", "https://")):
+            options["tls_verify"] = "1" if config.tls_verify else "0"  # libav's own default is not to look
+            if config.tls_ca_file is not None:
+                options["ca_file"] = str(config.tls_ca_file)
         return av.open(
-            self._config.source,
-            timeout=(self._config.open_timeout_s, READ_POLL_S),
-            options={"rtsp_transport": self._config.transport, **_LIVE_OPTIONS},
+            config.source,
+            timeout=(config.open_timeout_s, read_timeout),
+            options={**options, **_LIVE_OPTIONS},
             metadata_errors="ignore",
         )
 
@@ -154,14 +187,12 @@ class VideoStream:
         for stream in container.streams.video:
             # A stream whose codec has no decoder here has no codec context.
             if getattr(stream, "codec_context", None) is not None:
-                # Complaints of the decoder reach the log of this thread only when it decodes in this thread.
-                stream.thread_type = "NONE"
                 return stream
         raise StreamError(Failure(CameraState.UNSUPPORTED, Reason.CODEC, "no video stream that can be decoded"))
 
-    def _decode(self, packet: Packet[AvVideoStream], taint: Taint, now: float) -> list[VideoFrame]:
+    def _decode(self, decoder: Decoder, packet: Packet[AvVideoStream], taint: Taint, now: float) -> list[VideoFrame]:
         try:
-            frames = [frame for frame in packet.decode() if isinstance(frame, VideoFrame)]
+            frames = decoder.decode(packet)
         except av.error.InvalidDataError:
             frames = []
             damaged = True
@@ -186,14 +217,6 @@ class _Pace:
         if self._first is None:
             self._first = frame.time
         self._stop.wait(max(0.0, self._started + frame.time - self._first - time.monotonic()))
-
-
-def file_of(url: str) -> Path | None:
-    """The path when the source is a file, else None."""
-    if "://" not in url:
-        return Path(url)
-    parts = urlsplit(url)
-    return Path(parts.path) if parts.scheme.lower() == "file" else None
 
 
 def prepare_libav_log() -> None:

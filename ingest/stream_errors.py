@@ -35,6 +35,8 @@ class StreamError(Exception):
 
 
 _UNREACHABLE_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+_NO_ROOM = (453, 503)
+_TLS_WORDS = ("certificate", "TLS", "tls")
 _NOT_A_VIDEO = (av.error.InvalidDataError, av.error.DecoderNotFoundError, av.error.DemuxerNotFoundError)
 
 
@@ -55,6 +57,10 @@ def classify_open(error: Exception, elapsed: float, timeout: float, lines: Seque
     number = getattr(error, "errno", None)
     if number == errno.EPROTONOSUPPORT or any("failed: 461" in line for line in lines):
         return Failure(CameraState.TRANSPORT_REFUSED, Reason.TRANSPORT, detail)
+    if any(f" {status} " in f"{line.strip()} " for line in lines for status in _NO_ROOM if "failed: " in line):
+        return Failure(CameraState.UNREACHABLE, Reason.BUSY, detail)
+    if any(word in line for line in lines for word in _TLS_WORDS):
+        return Failure(CameraState.UNREACHABLE, Reason.TLS, detail)
     if isinstance(error, ConnectionRefusedError):
         return Failure(CameraState.UNREACHABLE, Reason.REFUSED, detail)
     if number in _UNREACHABLE_ERRNOS or any("resolve hostname" in line for line in lines):

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from ingest.camera_unit import CameraUnit, Surroundings
 from ingest.commands import CommandListener
 from ingest.counts import DropLedger
+from ingest.decoder import DecoderDevices
 from ingest.detector import PersonDetector
 from ingest.detector_loop import DetectorLoop
 from ingest.observation import Observer, ignore
@@ -79,6 +80,7 @@ class IngestWorker:
             self._drops,
             self._clock,
             self._observer,
+            DecoderDevices(),
         )
         self._publisher.start()
         self._shared.loop.start()

@@ -211,6 +211,7 @@ class CameraStatus(_Message):
         source: the URL without credentials.
         tracks: people in view now.
         drops: reason -> count of dropped frames, boxes and crops.
+        decoder: ``cpu`` or the device that decodes the stream; empty before the first connection.
     """
 
     camera: str
@@ -232,6 +233,7 @@ class CameraStatus(_Message):
     crops: int = 0
     detector_ms: float = 0.0
     drops: Mapping[str, int] = field(default_factory=dict)
+    decoder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,11 @@ class Reason(StrEnum):
     AUTH = "auth_failed"
     NOT_FOUND = "not_found"
     TRANSPORT = "transport_refused"
+    BUSY = "camera_busy"
+    TLS = "tls_failed"
     CODEC = "codec_unsupported"
+    DECODER = "decoder_unavailable"
+    FROZEN = "picture_frozen"
     BAD_SOURCE = "bad_source"
     SHUTDOWN = "shutdown"
     # Frames, boxes
@@ -62,6 +66,10 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.AUTH: "The camera refuses the user name or password.",
     Reason.NOT_FOUND: "The camera has no stream at that path.",
     Reason.TRANSPORT: "The camera refuses this transport; try the other of tcp and udp.",
+    Reason.BUSY: "The camera serves as many clients as it can.",
+    Reason.TLS: "The camera's certificate is not trusted (see tls_ca_file, tls_verify), or it does not speak TLS.",
+    Reason.DECODER: "The chosen decoder can't be used here; decode can be auto or cpu.",
+    Reason.FROZEN: "The camera sends the same picture again and again.",
     Reason.CODEC: "The stream's video codec can't be decoded here.",
     Reason.BAD_SOURCE: "The camera's URL can't be used.",
     Reason.SHUTDOWN: "Shutting down.",

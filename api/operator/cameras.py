@@ -48,6 +48,7 @@ class CameraView(BaseModel):
     crops: int = 0
     detector_ms: float = 0.0
     drops: dict[str, int] = Field(default_factory=dict)
+    decoder: str = Field("", description="cpu, or the device that decodes the stream.")
 
 
 class CameraList(BaseModel):
@@ -128,4 +129,5 @@ def reported(status: CameraStatus, config: CameraConfig | None, now: float) -> C
         crops=status.crops,
         detector_ms=status.detector_ms,
         drops=dict(status.drops),
+        decoder=status.decoder,
     )

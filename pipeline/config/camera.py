@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -9,6 +10,25 @@ from pydantic import Field, SecretStr, StringConstraints, field_validator
 
 from pipeline.config.base import Section
 
+Decode = Literal[
+    "auto",
+    "cpu",
+    "cuda",
+    "qsv",
+    "vaapi",
+    "vdpau",
+    "drm",
+    "amf",
+    "vulkan",
+    "opencl",
+    "videotoolbox",
+    "mediacodec",
+    "dxva2",
+    "d3d11va",
+    "d3d12va",
+]
+"""libav's names; which of them a build of PyAV has, ``av.codec.hwaccel.hwdevices_available()`` says where it runs."""
+SCHEMES = ("rtsp", "rtsps", "http", "https", "file")
 CameraId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 
 
@@ -17,10 +37,27 @@ class CameraConfig(Section):
 
     id: CameraId = Field(title="Id", description="Short name in URLs and keys: a-z, 0-9, _ and -, at most 64.")
     name: str = Field("", title="Name", description="What people read; any text. Default: the id.", max_length=200)
-    url: str = Field(title="URL", description="rtsp://, rtsps://, or a file path.", min_length=1, max_length=2000)
+    url: str = Field(
+        title="URL",
+        description="rtsp://, rtsps://, http:// or https:// (MJPEG), webcam:0 (this machine's), or a file path.",
+        min_length=1,
+        max_length=2000,
+    )
     username: str | None = Field(None, title="User name", description="Put into the URL, quoted.")
     password: SecretStr | None = Field(None, title="Password", description="Put into the URL, quoted; never shown.")
     transport: Literal["tcp", "udp"] = Field("tcp", title="Transport", description="RTP over TCP (default) or UDP.")
+    tls_verify: bool = Field(
+        True, title="Check the certificate", description="For rtsps and https; most cameras' own needs tls_ca_file."
+    )
+    tls_ca_file: Path | None = Field(
+        None, title="CA file", description="Certificates (PEM) trusted for this camera, not the system's."
+    )
+    decode: Decode = Field(
+        "auto",
+        title="Decoder",
+        description="auto: a device if one can be used, else the CPU, told by one warning and in the metrics. "
+        "cpu or a device: that one or nothing.",
+    )
     enabled: bool = Field(True, title="Enabled", description="False keeps the camera in the list but disconnected.")
     fps: float = Field(
         5.0, title="Frames per second", description="How many frames a second are looked at.", gt=0, le=60
@@ -35,6 +72,27 @@ class CameraConfig(Section):
     )
     stall_timeout_s: float = Field(
         5.0, title="Stall timeout", description="A camera without a new picture for so long is STALLED.", gt=0, le=300
+    )
+    frozen_after_s: float = Field(
+        60.0,
+        title="Frozen after",
+        description="The very same picture for so long, and across frozen_keyframes, is FROZEN. 0: never.",
+        ge=0,
+        le=86_400,
+    )
+    frozen_keyframes: int = Field(
+        2,
+        title="Keyframes until frozen",
+        description="A still scene repeats itself between keyframes too, so at least two of them must be the same.",
+        ge=2,
+        le=1000,
+    )
+    idle_after_s: float = Field(
+        0.0,
+        title="Idle after",
+        description="Without motion for so long, only keyframes are decoded until something moves. 0: never.",
+        ge=0,
+        le=86_400,
     )
     confidence: float | None = Field(
         None,
@@ -53,9 +111,15 @@ class CameraConfig(Section):
     @field_validator("url")
     @classmethod
     def _known_scheme(cls, url: str) -> str:
+        if url.startswith("webcam:"):
+            if not url.removeprefix("webcam:").isdigit():
+                raise ValueError("a webcam is named by its number, such as webcam:0")
+            return url
         scheme = urlsplit(url).scheme.lower() if "://" in url else "file"
-        if scheme not in ("rtsp", "rtsps", "file"):
-            raise ValueError(f"scheme {scheme!r} is not supported; allowed are rtsp, rtsps and file paths")
+        if scheme not in SCHEMES:
+            raise ValueError(
+                f"scheme {scheme!r} is not supported; allowed are {', '.join(SCHEMES)}, webcam: and file paths"
+            )
         return url
 
     @property

@@ -29,21 +29,22 @@ def check_camera(camera: CameraConfig, timeout: float) -> Finding:
     subject = f"camera {camera.id}"
     if not camera.enabled:
         return warning(subject, "is disabled")
-    from ingest.stream import VideoStream
+    from ingest.decoder import DecoderDevices
+    from ingest.stream import open_source
     from ingest.stream_errors import StreamError
 
     stop = threading.Event()
     limited = camera.model_copy(update={"open_timeout_s": min(camera.open_timeout_s, timeout)})
     begun = time.monotonic()
     try:
-        with VideoStream(limited, stop) as stream:
+        with open_source(limited, stop, DecoderDevices()) as stream:
             opened = time.monotonic()
             for picture in stream.pictures():
                 if picture is not None:
                     frame, took = picture.frame, time.monotonic() - begun
                     return ok(
                         subject,
-                        f"{frame.width}x{frame.height} {stream.codec}, {stream.fps:.0f} fps, first picture after "
+                        f"{frame.width}x{frame.height} {stream.codec}, {stream.fps:g} fps, first picture after "
                         f"{took:.1f} s, {redact(camera.url)}",
                     )
                 if time.monotonic() - opened > timeout:

@@ -1,0 +1,116 @@
+"""Which decoder reads a stream: the CPU's, or one of the devices that PyAV was built for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import av
+from av.codec.context import CodecContext
+from av.codec.hwaccel import HWAccel, hwdevices_available
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream as AvVideoStream
+
+from ingest.stream_errors import Failure, StreamError
+from pipeline.messages import CameraState
+from pipeline.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+CPU = "cpu"
+AUTO = "auto"
+# How frames look that were fetched from a device; libav's own decoders give planar ones.
+_DEVICE_FORMATS = ("nv12", "nv16", "p010le", "p016le", "p210le", "p216le")
+
+
+class Decoder:
+    """Decodes the packets of one stream, in the thread that calls it.
+
+    ``name`` is ``cpu`` or the device's; it becomes ``cpu`` when libav, allowed to, decodes in software after all.
+    """
+
+    def __init__(self, context: VideoCodecContext, name: str = CPU) -> None:
+        # Complaints of the decoder reach the log of this thread only when it decodes in this thread (measured on a
+        # damaged file: AUTO and FRAME threading 0 lines, SLICE 8, NONE 23).
+        context.thread_type = "NONE"  # type: ignore[assignment]
+        self._context = context
+        self.name = name
+
+    @property
+    def codec(self) -> str:
+        """Name of the codec, such as ``h264``."""
+        return self._context.name
+
+    @property
+    def keyframes_only(self) -> bool:
+        return self._context.skip_frame == "NONKEY"
+
+    @keyframes_only.setter
+    def keyframes_only(self, wanted: bool) -> None:
+        """What lies between two keyframes is parsed but not decoded. May be changed at any time."""
+        self._context.skip_frame = "NONKEY" if wanted else "DEFAULT"
+
+    def decode(self, packet: Packet[AvVideoStream]) -> list[VideoFrame]:
+        """Frames that are ready. Raises av.error.InvalidDataError for a packet that makes no sense."""
+        frames = self._context.decode(packet)
+        if self.name != CPU and frames and frames[0].format.name not in _DEVICE_FORMATS:
+            log.warning("decoder: %s can't decode this stream; it is decoded on the CPU", self.name)
+            self.name = CPU
+        return frames
+
+
+class DecoderDevices:
+    """Finds each stream a decoder, and tells once why a device can't be used. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+
+    def decoder_for(self, video: AvVideoStream, wanted: str) -> Decoder:
+        """``wanted``: ``cpu``; ``auto`` for a device if one can be used and else the CPU; or the name of a device.
+
+        Raises StreamError (UNSUPPORTED) when a device that is asked for by name can't be used: never something else in
+        its place (cases R75).
+        """
+        software = video.codec_context
+        if wanted == CPU:
+            return Decoder(software)
+        able = [config.device_type.name for config in software.codec.hardware_configs or [] if config.is_supported]
+        available = hwdevices_available()
+        candidates = [name for name in available if name in able] if wanted == AUTO else [wanted]
+        faults = []
+        for name in candidates:
+            if name not in available:
+                faults.append(f"{name}: this build of PyAV has {', '.join(available) or 'none'}")
+            elif name not in able:
+                faults.append(f"{name}: decodes no {software.name}")
+            else:
+                try:
+                    return Decoder(_on_device(software, name, wanted == AUTO), name)
+                except (av.error.FFmpegError, OSError, ValueError, RuntimeError) as error:
+                    faults.append(f"{name}: {getattr(error, 'strerror', None) or type(error).__name__}")
+        if wanted != AUTO:
+            raise StreamError(Failure(CameraState.UNSUPPORTED, Reason.DECODER, "; ".join(faults)))
+        self._tell("; ".join(faults) or f"no device decodes {software.name}")
+        return Decoder(software)
+
+    def _tell(self, why: str) -> None:
+        with self._lock:
+            if why in self._told:
+                return
+            self._told.add(why)
+        log.warning("decoder: auto uses the CPU (%s)", why)
+
+
+def _on_device(software: VideoCodecContext, device: str, may_fall_back: bool) -> VideoCodecContext:
+    """Raises what libav raises when the device is not there."""
+    context = CodecContext.create(
+        software.codec.name, "r", hwaccel=HWAccel(device, allow_software_fallback=may_fall_back)
+    )
+    if not isinstance(context, VideoCodecContext) or not context.is_hwaccel:
+        raise ValueError(f"{device} takes no {software.name}")
+    if software.extradata:
+        context.extradata = software.extradata
+    return context
