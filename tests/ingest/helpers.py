@@ -59,6 +59,30 @@ class NumberedClip:
         return image
 
 
+class NoisyClip(NumberedClip):
+    """Numbers above, noise below: every slice is long, so that the decoder notices when one is damaged."""
+
+    height = 192
+
+    def picture(self, seconds: float) -> np.ndarray:
+        image = super().picture(seconds)
+        rng = np.random.default_rng(round(seconds * self._fps))
+        image[64:] = rng.integers(0, 255, image[64:].shape, dtype=np.uint8)
+        return image
+
+
+class StillClip:
+    """Always the same picture: what a camera with a hung sensor shows, or one without noise that nobody passes."""
+
+    def __init__(self, width: int = 256, height: int = 64) -> None:
+        self.width = width
+        self.height = height
+        self._picture = np.random.default_rng(1).integers(0, 255, (height, width, 3), dtype=np.uint8)
+
+    def picture(self, seconds: float) -> np.ndarray:
+        return self._picture
+
+
 def number_of(image: np.ndarray) -> int:
     """The number that a NumberedClip put into the picture."""
     return sum((int(image[32, bit * 16 + 8].mean()) > 128) << bit for bit in range(16))
