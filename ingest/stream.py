@@ -121,6 +121,8 @@ class VideoStream:
         except StreamError:
             self._open.close()
             raise
+        # What was said until here (of analysis, of devices that are not there) is no damage of a picture to come.
+        self._log.clear()
         self.last_packet = time.monotonic()
         return self
 

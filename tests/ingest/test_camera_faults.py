@@ -298,17 +298,6 @@ def test_r28_the_same_picture_for_long_is_frozen_and_a_new_one_ends_it(demo):
     assert numbers[-1] > shown
 
 
-def test_r31_a_stalled_camera_gives_no_pictures_at_all(demo):
-    camera = demo()
-    with Watch(camera.url, **{**PATIENT, "stall_timeout_s": 0.5}) as watch:
-        watch.wait_for_frames(3)
-        camera.stall()
-        watch.wait_for_state(CameraState.STALLED, Reason.NO_FRAMES)
-        handed_on = [number_of(frame.image) for frame in watch.slot.frames]
-    assert len(handed_on) == len(set(handed_on)), "none twice"
-    assert max(handed_on) <= camera.index
-
-
 @pytest.mark.parametrize("open_timeout", [0.5, 20.0])
 def test_a_keyframe_that_comes_late_is_waited_for(demo, open_timeout):
     """Given a camera that first sends two seconds of pictures which depend on one that was never sent."""
@@ -322,11 +311,10 @@ def test_a_keyframe_that_comes_late_is_waited_for(demo, open_timeout):
 
 
 def test_a_camera_with_less_than_a_frame_a_second_is_online(demo):
-    """Given a picture every 1.5 s and a stall timeout of one second, then three of its periods are waited for."""
-    fps = 2 / 3
-    camera = demo(source=NumberedClip(1), fps=fps, gop=1)
-    with Watch(camera.url, open_timeout_s=10, first_frame_timeout_s=30, stall_timeout_s=1.0) as watch:
-        watch.wait_for_frames(4)
+    """Given a picture every 1.25 s and a stall timeout of half a second, then three of its periods are waited for."""
+    camera = demo(source=NumberedClip(1), fps=0.8, gop=1)
+    with Watch(camera.url, open_timeout_s=20, first_frame_timeout_s=30, stall_timeout_s=0.5) as watch:
+        watch.wait_for_frames(3)
         assert watch.reader.health().reconnects == 0
         assert [health.state for health in watch.states] == [CameraState.ONLINE]
 

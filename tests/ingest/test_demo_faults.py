@@ -10,7 +10,7 @@ from ingest.demo_camera.faults import FAULTS
 from pipeline.cli.demo_camera import PASSWORD_VARIABLE, DemoCameraOptions, demo_camera
 from pipeline.cli.errors import UsageProblem
 from tests.ingest.conftest import FPS
-from tests.ingest.helpers import NumberedClip, number_of, wait_for
+from tests.ingest.helpers import NumberedClip, wait_for
 from tests.ingest.test_demo_camera import RawClient, open_av, status
 
 

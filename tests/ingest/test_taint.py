@@ -112,5 +112,6 @@ def _usable(path) -> list[bool]:
     config = CameraConfig(id="file", url=str(path))
     with VideoStream(config, threading.Event()) as stream, pytest.raises(StreamError):
         for picture in stream.pictures():
-            usable.append(picture.usable)
+            if picture is not None:
+                usable.append(picture.usable)
     return usable
