@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ingest.best_shot import BestShot, Shot
+from ingest.best_shot import BestShot, Shot, seen_on
 from ingest.counts import DropCounts
 from ingest.crop import encode_jpeg
 from ingest.detection import Detection, Rows, check_boxes
@@ -85,12 +85,15 @@ class CameraAnalysis:
         self._portraits: dict[str, _Portrait] = {}
         self.counts = AnalysisCounts()
 
-    def frame(self, frame: Frame, rows: Rows, label: str, seconds: float) -> None:
-        """Takes the people that the detector found on a frame, and how long it took."""
+    def frame(self, frame: Frame, rows: Rows, label: str, seconds: float, detail: Frame | None = None) -> None:
+        """Takes the people that the detector found on a frame, and how long it took.
+
+        ``detail`` is a larger picture of the same moment; people are then cut out of that one.
+        """
         checked = check_boxes(rows, frame.width, frame.height, 0.0, label)
         self._drops.add(Reason.BOX_INVALID, checked.invalid)
         changes = self._tracker.update(checked.detections, frame.time, frame.monotonic)
-        self._apply(changes, frame)
+        self._apply(changes, frame, detail)
         people = sum(d.score >= self._confidence for d in checked.detections)
         mean = self.counts.detector_ms
         self.counts = AnalysisCounts(
@@ -113,7 +116,7 @@ class CameraAnalysis:
         self._end(self._tracker.end_all(reason))
         self.counts = replace(self.counts, in_view=0)
 
-    def _apply(self, changes: TrackChanges, frame: Frame) -> None:
+    def _apply(self, changes: TrackChanges, frame: Frame, detail: Frame | None) -> None:
         # A track that is continued under a new name ends before the new one starts.
         self._end(changes.ended)
         for track in changes.started:
@@ -121,12 +124,18 @@ class CameraAnalysis:
             self._outbox.track(self._message(track, TrackPhase.START))
             self._observe(ObservationKind.PERSON_SEEN, f"{track.label} {track.name} seen", track.name)
         for track, detection in changes.seen:
-            self._see(track, detection, changes, frame)
+            self._see(track, detection, changes, frame, detail)
 
-    def _see(self, track: Track, detection: Detection, changes: TrackChanges, frame: Frame) -> None:
+    def _see(
+        self, track: Track, detection: Detection, changes: TrackChanges, frame: Frame, detail: Frame | None
+    ) -> None:
         portrait = self._portraits[track.name]
         others = [other.box for other_track, other in changes.seen if other_track.name != track.name]
-        portrait.shots.offer(frame, detection, others)
+        if detail is None:
+            portrait.shots.offer(frame, detection, others)
+        else:
+            larger = replace(detection, box=seen_on(detail, frame, detection.box))
+            portrait.shots.offer(detail, larger, [seen_on(detail, frame, box) for box in others])
         shot = portrait.shots.best
         due = frame.monotonic - track.started >= self._crops.early_after_s
         if portrait.early_quality is None and shot is not None and due:

@@ -39,6 +39,12 @@ class Shot:
     frame_height: int
 
 
+def seen_on(detail: Frame, frame: Frame, box: Box) -> Box:
+    """The box of something on ``frame``, in the pixels of another picture of the same view."""
+    x, y = detail.width / frame.width, detail.height / frame.height
+    return box[0] * x, box[1] * y, box[2] * x, box[3] * y
+
+
 class BestShot:
     """Keeps the best shot of one track."""
 

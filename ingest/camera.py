@@ -16,7 +16,7 @@ from ingest.arrival import Arrivals
 from ingest.backoff import HEALTHY_AFTER_S, Backoff
 from ingest.counts import DropCounts
 from ingest.decoder import DecoderDevices
-from ingest.frame import Frame, FrameSlot, Image
+from ingest.frame import Frame, FrameSink, Image
 from ingest.frozen import FrozenPicture
 from ingest.idle import IdleGate
 from ingest.source import DecodedPicture, FrameSource
@@ -74,13 +74,16 @@ class CameraReader:
     def __init__(
         self,
         config: CameraConfig,
-        slot: FrameSlot,
+        slot: FrameSink,
         drops: DropCounts,
         clock: Clock,
         on_state: StateListener | None = None,
         backoff: Backoff | None = None,
         devices: DecoderDevices | None = None,
+        idle: IdleGate | None = None,
+        title: str = "",
     ) -> None:
+        """``title`` is what the log calls it, the camera's id when not given."""
         self._config = config
         self._slot = slot
         self._drops = drops
@@ -95,7 +98,8 @@ class CameraReader:
         self._connection = 0
         self._online_connection = 0
         self._frozen = FrozenPicture(config.frozen_after_s, config.frozen_keyframes)
-        self._idle = IdleGate(config.idle_after_s, clock.monotonic())
+        self._idle = idle or IdleGate(config.idle_after_s, clock.monotonic())
+        self._title = title or config.id
         self._failures = ThrottledLogger(log)
         self._thread = threading.Thread(target=self._run, name=f"camera-{config.id}", daemon=True)
 
@@ -136,7 +140,7 @@ class CameraReader:
             except StreamError as error:
                 failure = error.failure
             except Exception:  # isolates the cameras from each other
-                log.error("camera %s: unexpected failure\n%s", self._config.id, redact(traceback.format_exc()))
+                log.error("camera %s: unexpected failure\n%s", self._title, redact(traceback.format_exc()))
                 failure = Failure(CameraState.UNREACHABLE, Reason.STREAM_ENDED, "unexpected failure")
             if self._stop.is_set():
                 break
@@ -151,7 +155,7 @@ class CameraReader:
             logging.WARNING,
             f"{failure.state} {failure.reason}",
             "camera %s: %s (%s)%s; attempt %d, next in %.0f s",
-            self._config.id,
+            self._title,
             failure.state.value,
             failure.reason.value,
             f" [{failure.detail}]" if failure.detail else "",
@@ -237,8 +241,8 @@ class CameraReader:
         if not changed:
             return
         if state is CameraState.ONLINE:
-            log.info("camera %s: online, %dx%d", self._config.id, health.width, health.height)
+            log.info("camera %s: online, %dx%d", self._title, health.width, health.height)
         elif state is CameraState.STOPPING:
-            log.info("camera %s: stopped. %s", self._config.id, REASON_TEXT[reason])
+            log.info("camera %s: stopped. %s", self._title, REASON_TEXT[reason])
         if self._on_state is not None:
             self._on_state(health)

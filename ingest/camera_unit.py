@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from ingest.analysis import CameraAnalysis
@@ -11,6 +12,7 @@ from ingest.decoder import DecoderDevices
 from ingest.detection import Rows
 from ingest.detector_loop import DetectorLoop
 from ingest.frame import Frame, FrameSlot
+from ingest.main_stream import MainStream
 from ingest.observation import Observation, ObservationKind, Observer
 from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher
@@ -64,9 +66,14 @@ class CameraUnit:
             shared.observer,
         )
         self._reader: CameraReader | None = None
+        self._main: MainStream | None = None
         if config.enabled:
+            looked_at = config
+            if config.substream_url is not None:
+                looked_at = config.model_copy(update={"url": config.substream_url})
+                self._main = MainStream(config, shared.clock, shared.devices)
             self._reader = CameraReader(
-                config, self._slot, self._drops, shared.clock, self._on_state, devices=shared.devices
+                looked_at, self._slot, self._drops, shared.clock, self._on_state, devices=shared.devices
             )
 
     @property
@@ -82,16 +89,24 @@ class CameraUnit:
         if self._reader is not None:
             self._shared.loop.add(self)
             self._reader.start()
+        if self._main is not None:
+            self._main.start()
 
     def request_stop(self) -> None:
         """Returns at once."""
         if self._reader is not None:
             self._reader.request_stop()
+        if self._main is not None:
+            self._main.request_stop()
 
     def stop(self, timeout: float) -> None:
         """Tears the session down and ends the open tracks, in whatever state the connection is."""
+        self.request_stop()
+        deadline = time.monotonic() + timeout
         if self._reader is not None:
             self._reader.stop(timeout)
+        if self._main is not None:
+            self._main.stop(max(0.1, deadline - time.monotonic()))
         self._closed = True
         self._shared.loop.remove(self.camera)
         self._analysis.end_all(Reason.SHUTDOWN)
@@ -101,9 +116,12 @@ class CameraUnit:
         self.config = config
 
     def detected(self, frame: Frame, rows: Rows, seconds: float) -> None:
-        self._analysis.frame(frame, rows, self._shared.label, seconds)
-        if self._reader is not None and self._analysis.counts.in_view:
-            self._reader.keep_awake()
+        detail = self._main.picture_of(frame) if self._main is not None else None
+        self._analysis.frame(frame, rows, self._shared.label, seconds, detail)
+        if self._analysis.counts.in_view:
+            for reader in (self._reader, self._main):
+                if reader is not None:
+                    reader.keep_awake()
 
     def detector_failed(self, frame: Frame) -> None:
         self._drops.add(Reason.DETECTOR)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +45,16 @@ class Frame:
         return int(self.image.shape[0])
 
 
+class FrameSink(Protocol):
+    """Where a reader puts its frames."""
+
+    def put(self, frame: Frame) -> None: ...
+
+    def clear(self) -> None:
+        """The reader ends: what waits is not wanted any more."""
+        ...
+
+
 class FrameSlot:
     """Room for one frame between a camera's reader and the detector: a slow detector never makes a camera lag."""
 
@@ -69,3 +81,29 @@ class FrameSlot:
         """Drops a waiting frame, counted."""
         if self.take() is not None:
             self._drops.add(Reason.FRAME_STALE)
+
+
+class RecentFrames:
+    """The last few frames of a camera's main stream, to cut out of them what was found on its sub-stream. Thread-safe.
+
+    A frame of 3840x2160 takes 25 MB, so there are only as many as the streams may be apart.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._lock = threading.Lock()
+        self._frames: deque[Frame] = deque(maxlen=keep)
+
+    def put(self, frame: Frame) -> None:
+        with self._lock:
+            self._frames.append(frame)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._frames.clear()
+
+    def nearest(self, monotonic: float, within_s: float) -> Frame | None:
+        """The frame that arrived nearest to that moment, None when none did within ``within_s`` seconds of it."""
+        with self._lock:
+            frames = list(self._frames)
+        nearest = min(frames, key=lambda frame: abs(frame.monotonic - monotonic), default=None)
+        return nearest if nearest is not None and abs(nearest.monotonic - monotonic) <= within_s else None

@@ -22,10 +22,11 @@ class IdleGate:
     nothing is lost but what happened since the one before.
     """
 
-    def __init__(self, after_s: float, now: float) -> None:
-        """``after_s`` 0: never idle. ``now`` is monotonic."""
+    def __init__(self, after_s: float, now: float, motion: bool = True) -> None:
+        """``after_s`` 0: never idle. ``now`` is monotonic. Without ``motion`` only ``keep_awake`` does."""
         self._after_s = after_s
         self._active = now
+        self._motion = motion
         self._cells: NDArray[np.float32] | None = None
 
     def keep_awake(self, now: float) -> None:
@@ -36,12 +37,12 @@ class IdleGate:
         """Takes the next picture and says whether to rest from now on."""
         if not self._after_s:
             return False
-        cells = np.asarray(
-            cv2.cvtColor(cv2.resize(image, _SIZE, interpolation=cv2.INTER_AREA), cv2.COLOR_BGR2GRAY), dtype=np.float32
-        )
-        if self._cells is not None and moved(self._cells, cells):
-            self._active = now
-        self._cells = cells
+        if self._motion:
+            small = cv2.resize(image, _SIZE, interpolation=cv2.INTER_AREA)
+            cells = np.asarray(cv2.cvtColor(small, cv2.COLOR_BGR2GRAY), dtype=np.float32)
+            if self._cells is not None and moved(self._cells, cells):
+                self._active = now
+            self._cells = cells
         return now - self._active >= self._after_s
 
 

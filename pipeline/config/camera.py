@@ -43,6 +43,20 @@ class CameraConfig(Section):
         min_length=1,
         max_length=2000,
     )
+    substream_url: str | None = Field(
+        None,
+        title="Sub-stream URL",
+        description="A smaller stream with the same view: people are looked for on it, and cut out of url's pictures.",
+        min_length=1,
+        max_length=2000,
+    )
+    substream_apart_s: float = Field(
+        0.3,
+        title="Sub-stream apart",
+        description="Pictures of both streams that arrive within so many seconds count as the same moment.",
+        gt=0,
+        le=5,
+    )
     username: str | None = Field(None, title="User name", description="Put into the URL, quoted.")
     password: SecretStr | None = Field(None, title="Password", description="Put into the URL, quoted; never shown.")
     transport: Literal["tcp", "udp"] = Field("tcp", title="Transport", description="RTP over TCP (default) or UDP.")
@@ -108,9 +122,11 @@ class CameraConfig(Section):
         max_length=4000,
     )
 
-    @field_validator("url")
+    @field_validator("url", "substream_url")
     @classmethod
-    def _known_scheme(cls, url: str) -> str:
+    def _known_scheme(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
         if url.startswith("webcam:"):
             if not url.removeprefix("webcam:").isdigit():
                 raise ValueError("a webcam is named by its number, such as webcam:0")
