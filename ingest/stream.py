@@ -16,6 +16,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream as AvVideoStream
 
 from ingest.decoder import Decoder, DecoderDevices
+from ingest.h264_gaps import FrameNumGaps
 from ingest.source import DecodedPicture, FrameSource, SourceKind, device_of, file_of, kind_of
 from ingest.stream_errors import Failure, StreamError, classify_open, classify_read
 from ingest.taint import LogLine, Taint, tells_damage
@@ -68,6 +69,7 @@ class VideoStream:
         self._container: InputContainer | None = None
         self._video: AvVideoStream | None = None
         self._decoder: Decoder | None = None
+        self._gaps: FrameNumGaps | None = None
         self.last_packet = time.monotonic()
 
     @property
@@ -138,6 +140,8 @@ class VideoStream:
         if container is None or video is None or decoder is None:
             raise RuntimeError("the stream is not open")
         taint = Taint()
+        if self._kind is SourceKind.RTSP and decoder.codec == "h264":
+            self._gaps = FrameNumGaps(video.codec_context.extradata or b"")
         pace = None if self.live else _Pace(self._stop)
         asked = time.monotonic()
         while not self._stop.is_set():
@@ -204,6 +208,8 @@ class VideoStream:
         else:
             damaged = tells_damage(self._log) or any(frame.is_corrupt for frame in frames)
         self._log.clear()
+        if self._gaps is not None and self._gaps.lacks_before(bytes(packet)):
+            damaged = True
         taint.packet(packet.is_keyframe, damaged, now)
         return frames
 

@@ -5,7 +5,7 @@ or described from one, is worse than none, so everything from a complaint of the
 left out (Frigate #2100). How much is told (libavcodec 62, one damaged or missing slice a group of pictures):
 
 - H.264, noise in the middle third of a slice: 282 of 283 with ``err_detect=aggressive``; over UDP each lost packet.
-- H.264, a whole picture missing within TCP (a camera that drops some by itself): none, 0 of 20.
+- H.264, a whole picture missing within TCP (a camera that drops some by itself): none, 0 of 20; see h264_gaps.py.
 - H.265, noise within a slice: none, 0 of 88; a missing picture: 20 of 20; over UDP each lost packet.
 """
 

@@ -26,6 +26,7 @@ class Faults:
         hang_at: requests of these methods are never answered.
         status_at: requests of these methods are refused with a status, e.g. ``{"SETUP": 461}``.
         corrupt: share of the pictures whose slice is damaged, 0 to 1.
+        skip: share of the pictures, keyframes aside, that are encoded but not sent.
         loss: share of the RTP packets that are not sent, 0 to 1.
         time_shift_s: added to the RTP time, e.g. 3600 for a clock that jumps an hour ahead.
         late_keyframe_s: a new client gets no keyframe for so long, only what depends on one.
@@ -41,6 +42,7 @@ class Faults:
     hang_at: frozenset[str] = frozenset()
     status_at: Mapping[str, int] = field(default_factory=dict)
     corrupt: float = 0.0
+    skip: float = 0.0
     loss: float = 0.0
     time_shift_s: float = 0.0
     late_keyframe_s: float = 0.0
@@ -201,6 +203,7 @@ FAULTS: Mapping[str, FaultKind] = {
     "hang": FaultKind("hang_at", _methods, "hang=DESCRIBE,SETUP: no answer to these methods"),
     "status": FaultKind("status_at", _statuses, "status=SETUP:461: these methods are refused"),
     "corrupt": FaultKind("corrupt", _share, "corrupt=0.4: this share of the pictures is damaged"),
+    "skip": FaultKind("skip", _share, "skip=0.1: this share of the pictures is left out"),
     "loss": FaultKind("loss", _share, "loss=0.05: this share of the RTP packets is not sent"),
     "jump": FaultKind("time_shift_s", _seconds, "jump=3600: RTP time jumps by so many seconds"),
     "late-keyframe": FaultKind("late_keyframe_s", _seconds, "late-keyframe=5: no keyframe for so many seconds"),

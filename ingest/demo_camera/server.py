@@ -37,6 +37,7 @@ class SentPicture:
     index: int
     keyframe: bool
     damaged: bool
+    skipped: bool
 
 
 @dataclass(slots=True)
@@ -256,10 +257,11 @@ class DemoCamera:
             unit = await loop.run_in_executor(encoder, self._encode, due)
             self.counts.pictures += 1
             damaged = self._rng.random() < self.faults.corrupt
-            self.counts.sent.append(SentPicture(due, unit.keyframe, damaged))
+            skipped = not unit.keyframe and self._rng.random() < self.faults.skip
+            self.counts.sent.append(SentPicture(due, unit.keyframe, damaged, skipped))
             if damaged:
                 unit = damage(unit, self._rng)
-            if not self.faults.stalled:
+            if not self.faults.stalled and not skipped:
                 for session in list(self._sessions):
                     session.send(unit)
 

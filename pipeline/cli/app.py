@@ -327,7 +327,7 @@ def demo_camera(
         list[str] | None,
         typer.Option(
             help="What goes wrong, and when: NAME[=VALUE][@START[+SECONDS]]; may be given many times. stall, freeze, "
-            "close, hang=DESCRIBE, status=SETUP:461, corrupt=0.4, loss=0.05, jump=3600, late-keyframe=5, "
+            "close, hang=DESCRIBE, status=SETUP:461, corrupt=0.4, skip=0.1, loss=0.05, jump=3600, late-keyframe=5, "
             "max-viewers=2, size=640x368, format=yuv444p.",
             metavar="FAULT",
         ),

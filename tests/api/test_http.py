@@ -189,11 +189,13 @@ def test_metrics_tell_the_engines_work(client, http):
 
 
 def test_metrics_tell_cameras_queue_and_drops(operator, station):
-    station.status("front", fps=4.0, frame_age=0.5, frames=100)
+    station.status("front", fps=4.0, frame_age=0.5, frames=100, decoder="cpu")
     station.drop("front", Reason.SUPERSEDED, 3)
     found = families(operator)
     assert found["watchword_camera_fps"].samples[0].value == 4.0
     assert found["watchword_camera_frames"].samples[0].value == 100
+    [decoder] = found["watchword_camera_decoder"].samples
+    assert (decoder.labels["decoder"], decoder.value) == ("cpu", 1)
     assert found["watchword_camera_frame_age_seconds"].samples[0].value >= 0.5
     states = {s.labels["state"]: s.value for s in found["watchword_camera_state"].samples}
     assert states["online"] == 1 and sum(states.values()) == 1
