@@ -28,7 +28,7 @@ Decode = Literal[
     "d3d12va",
 ]
 """libav's names; which of them a build of PyAV has, ``av.codec.hwaccel.hwdevices_available()`` says where it runs."""
-SCHEMES = ("rtsp", "rtsps", "http", "https", "file")
+SCHEMES = ("rtsp", "rtsps", "http", "https")
 CameraId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 
 
@@ -132,7 +132,7 @@ class CameraConfig(Section):
                 raise ValueError("a webcam is named by its number, such as webcam:0")
             return url
         scheme = urlsplit(url).scheme.lower() if "://" in url else "file"
-        if scheme not in SCHEMES:
+        if scheme not in (*SCHEMES, "file"):
             raise ValueError(
                 f"scheme {scheme!r} is not supported; allowed are {', '.join(SCHEMES)}, webcam: and file paths"
             )

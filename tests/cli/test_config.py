@@ -50,9 +50,10 @@ server:
         "line 5: cameras[1].id is 'Front Door'; "
         "allowed is: Short name in URLs and keys: a-z, 0-9, _ and -, at most 64.",
         "line 6: cameras[1].url is 'rtps://cam/1'; scheme 'rtps' is not supported; "
-        "allowed are rtsp, rtsps and file paths",
+        "allowed are rtsp, rtsps, http, https, webcam: and file paths",
         "line 7: cameras[2].id: 'front' is the id of cameras[0] already",
-        "line 7: cameras[2].url is missing (rtsp://, rtsps://, or a file path.)",
+        "line 7: cameras[2].url is missing "
+        "(rtsp://, rtsps://, http:// or https:// (MJPEG), webcam:0 (this machine's), or a file path.)",
         "line 9: detector.confidance: unknown key; did you mean 'confidence'?",
         "line 10: detector.imgsz is 10; must be at least 160",
         "line 11: detector.crops_per_camera: unknown key; it belongs under 'redis'",
