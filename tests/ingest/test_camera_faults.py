@@ -311,10 +311,10 @@ def test_a_keyframe_that_comes_late_is_waited_for(demo, open_timeout):
 
 
 def test_a_camera_with_less_than_a_frame_a_second_is_online(demo):
-    """Given a picture every 1.25 s and a stall timeout of half a second, then three of its periods are waited for."""
-    camera = demo(source=NumberedClip(1), fps=0.8, gop=1)
+    """Given a picture every 1.05 s and a stall timeout of half a second, then three of its periods are waited for."""
+    camera = demo(source=NumberedClip(1), fps=0.95, gop=1)
     with Watch(camera.url, open_timeout_s=20, first_frame_timeout_s=30, stall_timeout_s=0.5) as watch:
-        watch.wait_for_frames(3)
+        watch.wait_for_frames(2)
         assert watch.reader.health().reconnects == 0
         assert [health.state for health in watch.states] == [CameraState.ONLINE]
 
@@ -330,8 +330,8 @@ def test_an_idle_camera_decodes_keyframes_only_until_something_moves(demo):
         camera.faults.frozen = True
         wait_for(lambda: watch.reader.health().idle, 30, "idle")
         handed_on, shown = len(watch.slot.frames), camera.index
-        wait_for(lambda: camera.index > shown + 60, 60, "sixty pictures")
-        assert len(watch.slot.frames) - handed_on <= 10, "the keyframes of six or seven groups"
+        wait_for(lambda: camera.index > shown + 40, 60, "forty pictures")
+        assert len(watch.slot.frames) - handed_on <= 8, "the keyframes of four or five groups"
         assert len(watch.slot.frames) > handed_on, "those are handed on"
         camera.faults.frozen = False
         wait_for(lambda: not watch.reader.health().idle, 30, "awake")
@@ -346,7 +346,7 @@ def test_an_idle_camera_decodes_keyframes_only_until_something_moves(demo):
 def test_somebody_in_view_keeps_a_camera_awake(demo):
     camera = demo(gop=10, faults=Faults(frozen=True))
     with Watch(camera.url, idle_after_s=0.5, frozen_after_s=0, **PATIENT) as watch:
-        awake_until = time.monotonic() + 1.5
+        awake_until = time.monotonic() + 1.0
         while time.monotonic() < awake_until:
             watch.reader.keep_awake()
             assert not watch.reader.health().idle

@@ -20,7 +20,7 @@ from tests.ingest.watch import Watch, online
 
 FPS = 25
 GOP = 5
-PICTURES = 50
+PICTURES = 25
 PATIENT = {"open_timeout_s": 20, "first_frame_timeout_s": 30, "stall_timeout_s": 30}
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 SERVER = Path(__file__).with_name("gst_server.py")
