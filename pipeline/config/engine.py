@@ -73,6 +73,16 @@ class EngineSection(Section):
     max_pixels: int = Field(
         40_000_000, title="Pixel cap", description="Larger pictures are refused before they are decoded.", ge=4
     )
+    preprocess_memory: int | None = Field(
+        None,
+        title="Worker memory",
+        description="Bytes that a picture may take while it is decoded and resized; a worker that would take more "
+        "refuses it. Default: 512 MiB and 32 bytes for each of max_pixels.",
+        ge=64 * 1024 * 1024,
+    )
+    preprocess_cpu_s: float = Field(
+        60.0, title="Worker time", description="Seconds of processor time for one picture.", gt=0
+    )
     max_queued_requests: int = Field(256, title="Queue bound", description="Beyond it requests get 429.", ge=1)
     num_threads: int | None = Field(None, title="Threads", description="Torch threads on a CPU.", ge=1)
     base_url: str | None = Field(
