@@ -16,6 +16,7 @@ from api.errors import install_handlers
 from api.middleware import BodyLimit, RequestFrame
 from api.openai import chat, models, responses
 from api.openai.chat_request import ChatRequest
+from api.openai.fetch import PictureFetcher
 from api.openai.responses_request import ResponsesRequest
 from api.operator import cameras, engine, events, queue, stream
 from api.services import Services
@@ -44,6 +45,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.keys = auth.ApiKeys(services.config.server.api_keys)
     app.state.page = page.Page()
+    app.state.fetcher = PictureFetcher(services.config.pictures)
     app.state.started = int(time.time())
     app.state.closing = asyncio.Event()
     app.state.open_streams = 0

@@ -1,8 +1,8 @@
 """Pictures are decoded, resized and normalised in a bounded pool of spawned processes.
 
 Not on the event loop (others' ``/health`` would wait), not on the engine thread (everybody's tokens would wait), and
-not in threads (the GIL: two processor threads are slower than one). Workers run at low priority with one torch thread, a
-limit on memory and processor time, and hand tensors over through shared memory.
+not in threads (the GIL: two processor threads are slower than one). Workers run at low priority with one torch thread
+and bounds on memory and processor time, and hand tensors over through shared memory.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def _pack(
 
 
 def _shared_memory(size: int) -> SharedMemory:
-    """Shared memory that is really there: writing to pages that can't be had ends the process. Raises OverloadedError."""
+    """Shared memory that is really there: writing where no page can be had ends a process. Raises OverloadedError."""
     memory = SharedMemory(create=True, size=size)
     try:
         with open(f"/dev/shm/{memory.name}", "r+b") as file:

@@ -8,72 +8,83 @@ import os
 import pytest
 from PIL import Image
 
+from tests.golden.harness import user
 from tests.hostile_pictures import encoded, many_scans
-from vlm_engine import ConfigError, EngineConfig, InvalidRequestError
-from vlm_engine.metrics import EngineMetrics
-from vlm_engine.preprocess import ImageProcessorPool
-from vlm_engine.worker_process import OOM_SCORE, WorkerLimits
+from vlm_engine import ConfigError, EngineConfig, InvalidRequestError, VLMEngine
+from vlm_engine.worker_process import OOM_SCORE
 
 MEMORY = 320 * 1024**2
 
 
 @pytest.fixture(scope="module")
-def pool(checkpoint):
-    limits = WorkerLimits(MEMORY, cpu_s=3)
-    pool = ImageProcessorPool(str(checkpoint("smolvlm")), None, 1, 50_000_000, limits, EngineMetrics())
-    pool.warm_up()
-    yield pool
-    pool.shutdown()
+def engine(checkpoint):
+    knobs = dict(preprocess_memory=MEMORY, preprocess_cpu_s=3, preprocess_workers=1, max_pixels=50_000_000)
+    model = str(checkpoint("smolvlm"))
+    engine = VLMEngine(EngineConfig(model=model, dtype="float32", device="cpu", kv_cache_memory=1 << 24, **knobs))
+    engine.start()
+    yield engine
+    engine.shutdown()
+
+
+@pytest.fixture
+def pool(engine):
+    return engine._pool
+
+
+async def process(engine, picture: bytes):
+    """Its tensors."""
+    [image] = (await engine.prepare(user(picture, "What?"))).images
+    return image.inputs
 
 
 def small(number: int = 0) -> bytes:
     return encoded(Image.new("RGB", (40, 40), (number, 0, 0)))
 
 
-async def test_a_picture_that_takes_more_memory_than_a_worker_may_have_is_refused_and_the_worker_lives(pool):
+async def test_a_picture_that_takes_more_memory_than_a_worker_may_have_is_refused_and_the_worker_lives(engine, pool):
     [before] = pool.worker_pids
     big = encoded(Image.new("LA", (7000, 7000)))  # 100 kB on the wire, half a gigabyte while alpha goes onto white
-    neighbour = asyncio.create_task(pool.process(small(1), {}))
+    neighbour = asyncio.create_task(process(engine, small(1)))
     with pytest.raises(InvalidRequestError, match=rf"more memory .*preprocess_memory is {MEMORY} bytes") as refused:
-        await pool.process(big, {})
+        await process(engine, big)
     assert refused.value.code == "image_too_expensive"
-    assert (await neighbour).token_ids
-    assert (await pool.process(small(2), {})).token_ids
+    assert await neighbour
+    assert await process(engine, small(2))
     assert pool.worker_pids == [before]
 
 
-async def test_a_picture_that_takes_too_much_processor_time_is_refused_and_its_neighbours_are_served(pool):
+async def test_a_picture_that_takes_too_much_processor_time_is_refused_and_its_neighbours_are_served(engine, pool):
     """A progressive JPEG may repeat its scans without end; the decoder goes over the whole picture for each."""
     [before] = pool.worker_pids
-    neighbours = [asyncio.create_task(pool.process(small(3 + i), {})) for i in range(2)]
+    neighbours = [asyncio.create_task(process(engine, small(3 + i))) for i in range(2)]
     with pytest.raises(InvalidRequestError, match="preprocess_cpu_s is 3 s"):
-        await pool.process(many_scans(side=2000, scans=10_000), {})
-    assert all(picture.token_ids for picture in await asyncio.gather(*neighbours))
-    assert (await pool.process(small(9), {})).token_ids
+        await process(engine, many_scans(side=2000, scans=10_000))
+    assert all(await asyncio.gather(*neighbours))
+    assert await process(engine, small(9))
     assert pool.worker_pids != [before]
 
 
-async def test_processor_time_is_counted_for_each_picture_alone(pool):
+async def test_processor_time_is_counted_for_each_picture_alone(engine, pool):
     for number in range(12):
-        await pool.process(encoded(Image.effect_noise((1200, 1200), 80).convert("RGB")), {"do_image_splitting": True})
-        assert (await pool.process(small(number), {})).token_ids
+        await process(engine, encoded(Image.effect_noise((1200, 1200), 80).convert("RGB")))
+        assert await process(engine, small(number))
 
 
-async def test_the_kernel_would_end_a_worker_before_the_engine(pool):
+async def test_the_kernel_would_end_a_worker_before_the_engine(engine, pool):
     [pid] = pool.worker_pids
     with open(f"/proc/{pid}/oom_score_adj") as file:
         assert int(file.read()) == OOM_SCORE
     assert os.getpriority(os.PRIO_PROCESS, pid) >= os.getpriority(os.PRIO_PROCESS, 0)
 
 
-async def test_who_leaves_is_taken_out_of_the_queue(pool):
-    waiting = [asyncio.create_task(pool.process(small(i), {})) for i in range(40)]
+async def test_who_leaves_is_taken_out_of_the_queue(engine, pool):
+    waiting = [asyncio.create_task(process(engine, small(i))) for i in range(40)]
     await asyncio.sleep(0)
     for task in waiting[1:]:
         task.cancel()
     await asyncio.wait(waiting)
-    assert pool._metrics.value("preprocess_queue_depth") == 0
-    assert (await pool.process(small(99), {})).token_ids
+    assert engine.metrics.value("preprocess_queue_depth") == 0
+    assert await process(engine, small(99))
 
 
 def test_limits_are_checked_and_follow_the_pixel_cap():
