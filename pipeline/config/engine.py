@@ -130,5 +130,21 @@ class ServerConfig(Section):
     api_keys: tuple[SecretStr, ...] = Field(
         (), title="API keys", description="When given, every request needs one of them."
     )
+    allowed_hosts: tuple[str, ...] = Field(
+        (),
+        title="Host names",
+        description="Names by which the server may be addressed, `*.example.com` for all below; addresses and names "
+        "without a dot always may. Empty: with API keys any name, without keys no other (a foreign site could lead its "
+        "own name here).",
+    )
     max_body_bytes: int = Field(32 * 1024 * 1024, title="Largest body", description="Of a request, in bytes.", ge=1024)
+    max_total_body_bytes: int = Field(
+        512 * 1024 * 1024,
+        title="All bodies",
+        description="Bytes of the bodies of all requests in work; beyond it 429.",
+        ge=1024,
+    )
+    body_timeout_s: float = Field(
+        60.0, title="Body timeout", description="Seconds that a client has to send a request's body.", gt=0
+    )
     request_timeout_s: float = Field(600.0, title="Request deadline", description="Longest time for one request.", gt=0)
