@@ -279,9 +279,11 @@ def junk(random_: random.Random) -> Iterator[Sample]:
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:
     try:
-        return image.convert(mode)
+        converted = image.convert(mode)
     except ValueError:
         return Image.new(mode, image.size)
+    converted.info.clear()  # a colour profile made on the way holds the time of day
+    return converted
 
 
 def chunk(name: bytes, data: bytes) -> bytes:

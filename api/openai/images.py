@@ -93,8 +93,9 @@ def _with_bytes(message: Message, fetched: Mapping[RemotePicture, bytes]) -> Mes
     parts: list[TextPart | ImagePart] = []
     for part in content:
         image = part.get("image")
-        known = isinstance(image, RemotePicture)
-        parts.append(cast("ImagePart", {**part, "image": fetched[image]}) if known else part)
+        if isinstance(image, RemotePicture):
+            part = cast("ImagePart", {**part, "image": fetched[image]})
+        parts.append(part)
     return cast("Message", {**message, "content": parts})
 
 
