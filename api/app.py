@@ -16,8 +16,10 @@ from api.errors import install_handlers
 from api.middleware import BodyLimit, RequestFrame
 from api.openai import chat, models, responses
 from api.openai.chat_request import ChatRequest
+from api.openai.fetch import PictureFetcher
 from api.openai.responses_request import ResponsesRequest
 from api.operator import cameras, engine, events, queue, stream
+from api.origin import CheckOrigin
 from api.services import Services
 
 _DESCRIPTION = (
@@ -44,12 +46,20 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.keys = auth.ApiKeys(services.config.server.api_keys)
     app.state.page = page.Page()
+    app.state.fetcher = PictureFetcher(services.config.pictures)
     app.state.started = int(time.time())
     app.state.closing = asyncio.Event()
     app.state.open_streams = 0
 
     install_handlers(app)
-    app.add_middleware(BodyLimit, limit=services.config.server.max_body_bytes)
+    server = services.config.server
+    app.add_middleware(
+        BodyLimit,
+        limit=server.max_body_bytes,
+        total=server.max_total_body_bytes,
+        seconds=server.body_timeout_s,
+    )
+    app.add_middleware(CheckOrigin, hosts=server.allowed_hosts, any_host=app.state.keys.required, own_host=server.host)
     app.add_middleware(RequestFrame)  # added last = outermost
 
     for router in (page.router, source.router, health.router, auth.router):

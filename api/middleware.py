@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 DRAIN_S = 2.0
+FULL_RETRY_S = 5
 
 SECURITY_HEADERS = {
     # No inline script or style, nothing from elsewhere, no framing. blob: holds the camera pictures the page fetched.
@@ -79,11 +80,20 @@ class RequestFrame:
 
 
 class BodyLimit:
-    """Refuses bodies over ``limit`` bytes with 413, announced or not, and never holds more than that in memory."""
+    """Refuses bodies over ``limit`` bytes with 413, announced or not, and never holds more than that in memory.
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    Args:
+        limit: bytes of one body.
+        total: bytes of the bodies of all requests that are in work; beyond it 429.
+        seconds: how long a client may take to send one; then 408.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, total: int, seconds: float) -> None:
         self._app = app
         self._limit = limit
+        self._total = total
+        self._seconds = seconds
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,23 +104,43 @@ class BodyLimit:
             await self._drain(receive)
             await self._refusal().response()(scope, receive, send)
             return
-        seen = 0
+        seen, whole = 0, False
+        deadline = asyncio.get_running_loop().time() + self._seconds
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
+            nonlocal seen, whole
+            if whole:
+                return await receive()  # waits for the client to leave
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                text = f"The request's body did not arrive within {self._seconds:g} s (server.body_timeout_s)."
+                raise ApiError(408, text, code="body_timeout", headers={"Connection": "close"}) from None
+            whole = not message.get("more_body", False)
+            size = len(message.get("body", b""))
+            seen += size
+            self._held += size
             if seen > self._limit:
-                if message.get("more_body", False):
+                if not whole:
                     await self._drain(receive)
                 raise self._refusal()
+            if self._held > self._total:
+                raise self._full()
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._held -= seen
 
     def _refusal(self) -> ApiError:
         message = f"The request body is larger than the limit of {self._limit} bytes."
         return ApiError(413, message, code="request_too_large")
+
+    def _full(self) -> ApiError:
+        message = f"The bodies of all requests in work are at the limit of {self._total} bytes; try again in a moment."
+        return ApiError(429, message, code="bodies_over_limit", headers={"Retry-After": str(FULL_RETRY_S)})
 
     async def _drain(self, receive: Receive) -> None:
         """Reads on for a while: closing with unread data resets the connection, and the client never sees the 413."""

@@ -9,9 +9,51 @@ from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+HEAD_S = 20.0
+"""Longest wait for a request's head, from the connection's first byte or the last answer's end."""
 SHUTDOWN_S = 8
 """Longest wait for open answers on shutdown; what is left then is cut."""
+
+
+class BoundedHead(H11Protocol):
+    """uvicorn's HTTP/1.1, and a client has so long to send a request's head: connections that never say what they want
+    would otherwise use up the process's descriptors."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    @property
+    def _wants_head(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        if not self._wants_head:
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEAD_S, self._too_late)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_late(self) -> None:
+        self._timer = None
+        if self._wants_head and not self.transport.is_closing():
+            self.transport.close()
 
 
 class ApiServer(uvicorn.Server):
@@ -33,6 +75,7 @@ class ApiServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             lifespan="off",
+            http=BoundedHead,
             ws="none",
             timeout_graceful_shutdown=SHUTDOWN_S,
         )

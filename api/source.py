@@ -40,7 +40,7 @@ def _archive() -> bytes:
 def _files() -> list[Path]:
     own = [path for name in _PACKAGES for path in (_ROOT / name).rglob("*") if path.suffix in _KINDS]
     beside = [_ROOT / name for name in _BESIDE] if (_ROOT / "pyproject.toml").is_file() else []
-    return sorted(path for path in own + beside if path.is_file())
+    return sorted(path for path in own + beside if path.is_file() and not path.is_symlink())
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

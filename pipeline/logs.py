@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import logging
 import os
+import re
 import sys
 import threading
 from collections import OrderedDict
@@ -123,8 +124,31 @@ class PlainFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = harmless(record.message)
+        return super().formatMessage(record)
+
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return iso(record.created)
+
+
+class ConsoleFormatter(logging.Formatter):
+    """For a terminal, where rich writes time and level."""
+
+    def __init__(self) -> None:
+        super().__init__("%(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = harmless(record.message)
+        return super().formatMessage(record)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def harmless(text: str) -> str:
+    """Text that may hold what a client sent: it can neither begin a new record nor move a terminal's cursor."""
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text).replace("\n", "\n    ")
 
 
 def _make_handler(json: bool) -> logging.Handler:
@@ -143,7 +167,7 @@ def _make_handler(json: bool) -> logging.Handler:
         log_time_format="%H:%M:%S",
         omit_repeated_times=False,
     )
-    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    handler.setFormatter(ConsoleFormatter())
     return handler
 
 

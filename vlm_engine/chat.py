@@ -68,11 +68,11 @@ class ChatRenderer:
             text = self._tokenizer.apply_chat_template(
                 conversation,
                 chat_template=self._template,
-                tools=list(tools) if tools else None,
+                tools=self._protect_all(list(tools), literals) if tools else None,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                **dict(template_kwargs or {}),
+                **self._protect_all(dict(template_kwargs or {}), literals),
             )
         except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise InvalidRequestError(f"the chat template refuses the messages: {error}", param="messages") from None
@@ -94,7 +94,11 @@ class ChatRenderer:
             else:
                 images.append(part["image"])
                 protected.append({"type": "image"})
-        out = dict(message)
+        # Names and ids come from outside too; roles were checked.
+        out = {
+            key: value if key in ("role", "content") else self._protect_all(value, literals)
+            for key, value in message.items()
+        }
         if content is not None:
             # Text-only templates expect strings; those of models with pictures expect parts.
             out["content"] = protected if self._image_token else "".join(part["text"] for part in protected)
@@ -106,6 +110,16 @@ class ChatRenderer:
             return f"{_OPEN}{len(literals) - 1}{_CLOSE}"
 
         return self._special.sub(number, text)
+
+    def _protect_all(self, value: Any, literals: list[str]) -> Any:
+        """Every string in ``value`` protected: what a template prints of it is text and no special token."""
+        if isinstance(value, str):
+            return self._protect(value, literals)
+        if isinstance(value, Mapping):
+            return {self._protect_all(key, literals): self._protect_all(item, literals) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._protect_all(item, literals) for item in value]
+        return value
 
     def _tokenise(self, text: str, literals: Sequence[str], num_images: int) -> tuple[tuple[int, ...], ...]:
         pieces: list[list[int]] = [[]]

@@ -34,6 +34,7 @@ from vlm_engine.runner import ModelRunner
 from vlm_engine.sampling_params import SamplingParams
 from vlm_engine.steps import StepRing
 from vlm_engine.stream import OutputStream
+from vlm_engine.worker_process import WorkerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +119,9 @@ class VLMEngine:
         checkpoint = load(config, self._on_progress)
         if checkpoint.family.takes_images:
             # Started after the checkpoint proved loadable; the workers load their processor meanwhile.
+            limits = WorkerLimits(config.preprocess_memory_bytes, config.preprocess_cpu_s)
             self._pool = ImageProcessorPool(
-                config.model, config.revision, config.preprocess_workers, config.max_pixels, self.metrics
+                config.model, config.revision, config.preprocess_workers, config.max_pixels, limits, self.metrics
             )
         encoder_cache = EncoderCache(config.encoder_cache_memory)
         largest = self._pool.process_largest() if self._pool is not None and checkpoint.device.type == "cuda" else None
@@ -307,7 +309,14 @@ class VLMEngine:
         if self._pool is None:
             raise InvalidRequestError("the model takes no pictures", param="messages")
         copies = 2 if len(images) > 1 and self._loaded().family.counts_images else 1
-        return tuple(await asyncio.gather(*(self._pool.process(image, options, copies) for image in images)))
+        pool = self._pool
+        try:
+            # A group: the first that is refused takes its siblings out of the queue.
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(pool.process(image, options, copies)) for image in images]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return tuple(task.result() for task in tasks)
 
     # The engine thread -----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 Not on the event loop (others' ``/health`` would wait), not on the engine thread (everybody's tokens would wait), and
 not in threads (the GIL: two processor threads are slower than one). Workers run at low priority with one torch thread
-and hand tensors over through shared memory.
+and bounds on memory and processor time, and hand tensors over through shared memory.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import multiprocessing
 import os
-import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vlm_engine.errors import InvalidRequestError, OverloadedError, RequestFailedError
 from vlm_engine.images import content_hash, decode_image
+from vlm_engine.worker_process import WorkerDied, WorkerLimits, WorkerProcess
 
 if TYPE_CHECKING:
     import torch
@@ -69,27 +68,46 @@ class _Packed:
 class ImageProcessorPool:
     """Runs the checkpoint's processor on single pictures.
 
+    Every worker has one picture at a time: one that takes too much memory or processor time, or crashes a decoder,
+    costs its own request and no other.
+
     Args:
         model, revision: whose processor.
         workers: processes; None = one on 4 cores or fewer, else two.
         max_pixels: pixel cap of an input picture.
+        limits: of one worker.
         metrics: depth and seconds are counted there.
     """
 
     def __init__(
-        self, model: str, revision: str | None, workers: int | None, max_pixels: int, metrics: EngineMetrics
+        self,
+        model: str,
+        revision: str | None,
+        workers: int | None,
+        max_pixels: int,
+        limits: WorkerLimits,
+        metrics: EngineMetrics,
     ) -> None:
         count = workers or (1 if (os.cpu_count() or 1) <= 4 else 2)
         self._max_pixels = max_pixels
+        self._limits = limits
         self._metrics = metrics
         self._pending = 0
-        self._arguments = (model, revision)
-        self._count = count
-        self._pool = self._start()
+        self._workers = [WorkerProcess(_load, (model, revision), limits) for _ in range(count)]
+        self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        # A thread for each worker: it waits for the worker's answer, the others wait for their turn in its queue.
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="preprocess")
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The processes that run now."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
 
     def warm_up(self) -> None:
         """Waits until a worker has loaded the processor. Raises what loading raised."""
-        self._pool.submit(_ready).result()
+        self._threads.submit(self._run, _ready).result()
 
     def process_largest(self) -> Mapping[str, torch.Tensor]:
         """Encoder inputs of the largest (square) picture that the pixel cap lets through. Blocks."""
@@ -100,7 +118,8 @@ class ImageProcessorPool:
         from PIL import Image
 
         picture = Image.new("RGB", (side, side), (40, 90, 140))
-        return _unpack(self._pool.submit(_process, picture, self._max_pixels, {}).result())
+        future = self._threads.submit(self._run, _process, picture, self._max_pixels, {})
+        return _unpack(future.result())
 
     async def process(self, source: bytes | Image, options: Mapping[str, Any], copies: int = 1) -> ProcessedImage:
         """Processes one picture.
@@ -111,16 +130,22 @@ class ImageProcessorPool:
             copies: 2 shows it to the processor as one of several (``Family.counts_images``).
 
         Raises:
-            InvalidRequestError: the picture can't be used.
-            OverloadedError: too many pictures wait already.
-            RequestFailedError: the worker died on it.
+            InvalidRequestError: the picture can't be used; it takes more memory or time than a worker may; workers die
+                of it.
+            OverloadedError: too many pictures wait already, or shared memory is full.
+            RequestFailedError: no worker can be started.
         """
         if self._pending >= MAX_PENDING:
             raise OverloadedError(f"{self._pending} pictures wait for preprocessing, the bound", retry_after=5.0)
         self._pending += 1
         self._metrics.set("preprocess_queue_depth", self._pending)
         try:
-            packed = await self._run(source, options, copies)
+            future = self._threads.submit(self._run, _process, source, self._max_pixels, dict(options), copies)
+            try:
+                packed: _Packed = await asyncio.wrap_future(future)
+            except asyncio.CancelledError:
+                future.add_done_callback(_discard)
+                raise
         finally:
             self._pending -= 1
             self._metrics.set("preprocess_queue_depth", self._pending)
@@ -129,32 +154,49 @@ class ImageProcessorPool:
         inputs = await asyncio.to_thread(_unpack, packed)
         return ProcessedImage(packed.content_hash, packed.token_ids, packed.feature_indices, inputs)
 
-    async def _run(self, source: bytes | Image, options: Mapping[str, Any], copies: int) -> _Packed:
-        """One picture through a worker. A worker that dies takes every picture in the pool with it: each is tried once
-        more in a new pool, so that only the one at fault fails."""
-        for _ in range(ATTEMPTS):
-            pool = self._pool
-            try:
-                future = pool.submit(_process, source, self._max_pixels, dict(options), copies)
-                try:
-                    return await asyncio.wrap_future(future)
-                except asyncio.CancelledError:
-                    future.add_done_callback(_discard)
-                    raise
-            except BrokenProcessPool:
-                if self._pool is pool:
-                    logger.error("a picture worker died; starting new ones")
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    self._pool = self._start()
-        raise RequestFailedError("preprocessing died on the picture")
-
     def shutdown(self) -> None:
-        """Ends the workers."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Ends the workers. Blocks until the pictures in work are done."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for worker in self._workers:
+            worker.end()
 
-    def _start(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._count, mp_context=context, initializer=_load, initargs=self._arguments)
+    def _run(self, task: Callable[..., Any], *arguments: Any) -> Any:
+        """In a thread: one task through the next idle worker."""
+        worker = self._idle.get()
+        try:
+            return self._try(worker, task, arguments)
+        except MemoryError:
+            raise InvalidRequestError(
+                "the picture takes more memory to process than a worker may have "
+                f"(preprocess_memory is {self._limits.memory} bytes)",
+                param="messages",
+                code="image_too_expensive",
+            ) from None
+        finally:
+            self._idle.put(worker)
+
+    def _try(self, worker: WorkerProcess, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        for attempt in range(ATTEMPTS):
+            try:
+                worker.wait_ready()
+            except WorkerDied as error:
+                logger.error("a picture worker died while it started (exit code %s)", error.exit_code)
+                if attempt:
+                    raise RequestFailedError("no picture worker can be started") from None
+                continue
+            try:
+                return worker.run(task, *arguments)
+            except WorkerDied as error:
+                logger.error("a picture worker died of a picture (exit code %s)", error.exit_code)
+                if error.out_of_time:
+                    raise InvalidRequestError(
+                        "the picture takes more processor time than it may "
+                        f"(preprocess_cpu_s is {self._limits.cpu_s:g} s)",
+                        param="messages",
+                        code="image_too_expensive",
+                    ) from None
+        # Tried again, because anybody may have killed the first one; the second worker had nothing else to do.
+        raise InvalidRequestError("preprocessing died on the picture", param="messages", code="image_processing_failed")
 
 
 # In the worker ------------------------------------------------------------------------------------------------------
@@ -162,21 +204,8 @@ class ImageProcessorPool:
 _processor: Any = None
 
 
-def _end_with_parent() -> None:
-    """A parent that is killed closes no queue: its workers would wait for pictures for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(0)
-
-
 def _load(model: str, revision: str | None) -> None:
     global _processor
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the workers in order.
-    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
-    os.nice(10)
     import torch
     from transformers import AutoProcessor
 
@@ -202,6 +231,10 @@ def _process(source: bytes | Image, max_pixels: int, options: Mapping[str, Any],
         )
     except (ValueError, TypeError) as error:
         raise InvalidRequestError(f"the model's processor refuses the picture: {error}", param="messages") from None
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        raise MemoryError from None  # torch's word for it
     output = {name: np.asarray(value) for name, value in output.items()}
     ids = output.pop("input_ids")[0]
     if copies > 1:
@@ -220,7 +253,7 @@ def _process(source: bytes | Image, max_pixels: int, options: Mapping[str, Any],
 def _pack(
     identity: bytes, ids: np.ndarray, features: np.ndarray, arrays: Mapping[str, np.ndarray], started: float
 ) -> _Packed:
-    memory = SharedMemory(create=True, size=max(1, sum(a.nbytes + 64 for a in arrays.values())))
+    memory = _shared_memory(max(1, sum(a.nbytes + 64 for a in arrays.values())))
     offset = 0
     table: list[tuple[str, str, tuple[int, ...], int]] = []
     for name, array in arrays.items():
@@ -237,6 +270,22 @@ def _pack(
         tuple(table),
         time.perf_counter() - started,
     )
+
+
+def _shared_memory(size: int) -> SharedMemory:
+    """Shared memory that is really there: writing where no page can be had ends a process. Raises OverloadedError."""
+    memory = SharedMemory(create=True, size=size)
+    try:
+        with open(f"/dev/shm/{memory.name}", "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except FileNotFoundError:
+        return memory  # a system that keeps it elsewhere
+    except OSError as error:
+        memory.close()
+        memory.unlink()
+        message = f"shared memory (/dev/shm) has no room for a picture of {size} bytes: {error.strerror}"
+        raise OverloadedError(message, retry_after=5.0) from None
+    return memory
 
 
 # In the engine's process --------------------------------------------------------------------------------------------

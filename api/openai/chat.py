@@ -14,6 +14,7 @@ from api.errors import ApiError
 from api.openai.chat_answer import DONE, ChatAnswer
 from api.openai.chat_request import UNSUPPORTED, ChatRequest, engine_messages
 from api.openai.fields import sampling_params
+from api.openai.images import fetcher_of, load_pictures
 from api.openai.submission import (
     Gathered,
     Submission,
@@ -42,6 +43,7 @@ async def create_chat_completion(request: Request, services: Provided) -> Respon
     engine = ready_engine(services)
     asked, submission = await off_loop(len(body), lambda: read_chat(body, engine.default_params))
     check_model(asked.model, services)
+    submission = await unless_gone(request, load_pictures(submission, fetcher_of(request), services.config))
     answer = ChatAnswer(services.model_name, asked.wanted_logprobs is not None, asked.include_usage)
     deadline = asyncio.get_running_loop().time() + services.config.server.request_timeout_s
     n = submission.params.n

@@ -18,7 +18,7 @@ from api.openai.fields import (
     content_kind,
     part_kind,
 )
-from api.openai.images import image_bytes
+from api.openai.images import image_source
 from vlm_engine.prompt import ImagePart, Message, TextPart
 
 UNSUPPORTED: Neutral = {
@@ -168,7 +168,7 @@ def _engine_part(part: ChatTextPart | ChatImagePart | RefusalPart, path: str) ->
         return {"type": "text", "text": part.text}
     if isinstance(part, RefusalPart):
         return {"type": "text", "text": part.refusal}
-    return {"type": "image", "image": image_bytes(part.image_url.url, f"{path}.image_url.url")}
+    return {"type": "image", "image": image_source(part.image_url.url, f"{path}.image_url.url")}
 
 
 def _unsupported(path: str, name: str) -> ApiError:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.errors import ApiError
 from api.openai.fields import sampling_params
+from api.openai.images import fetcher_of, load_pictures
 from api.openai.responses_answer import ResponseAnswer
 from api.openai.responses_request import UNSUPPORTED, ResponsesRequest, engine_messages
 from api.openai.submission import (
@@ -43,6 +44,7 @@ async def create_response(request: Request, services: Provided) -> Response:
     engine = ready_engine(services)
     asked, submission = await off_loop(len(body), lambda: read_response(body, engine.default_params))
     check_model(asked.model, services)
+    submission = await unless_gone(request, load_pictures(submission, fetcher_of(request), services.config))
     answer = ResponseAnswer(services.model_name, asked, submission.params)
     deadline = asyncio.get_running_loop().time() + services.config.server.request_timeout_s
 

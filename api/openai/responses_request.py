@@ -17,7 +17,7 @@ from api.openai.fields import (
     content_kind,
     part_kind,
 )
-from api.openai.images import image_bytes
+from api.openai.images import image_source
 from vlm_engine.prompt import ImagePart, Message, TextPart
 
 UNSUPPORTED: Neutral = {
@@ -154,5 +154,5 @@ def _engine_part(part: InputText | InputImage | OutputText | Refusal, path: str)
     if isinstance(part, InputImage):
         if part.image_url is None:
             raise invalid(f"{path}.image_url is missing.", param=f"{path}.image_url", code="missing_required_parameter")
-        return {"type": "image", "image": image_bytes(part.image_url, f"{path}.image_url")}
+        return {"type": "image", "image": image_source(part.image_url, f"{path}.image_url")}
     return {"type": "text", "text": part.refusal if isinstance(part, Refusal) else part.text}

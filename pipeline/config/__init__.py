@@ -8,6 +8,7 @@ from pipeline.config.base import Section
 from pipeline.config.camera import CameraConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, ServerConfig, StoreConfig
+from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "DescriberConfig",
     "DetectorConfig",
     "EngineSection",
+    "PicturesConfig",
     "RedisConfig",
     "ServerConfig",
     "StoreConfig",
@@ -36,6 +38,7 @@ class WatchwordConfig(Section):
     describer: DescriberConfig = Field(DescriberConfig(), title="Describer", description="From crops to words.")
     store: StoreConfig = Field(StoreConfig(), title="Store", description="Events and crops.")
     server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
+    pictures: PicturesConfig = Field(PicturesConfig(), title="Pictures", description="Pictures in requests.")
 
     @model_validator(mode="after")
     def _distinct_ids(self) -> WatchwordConfig:

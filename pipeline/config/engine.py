@@ -73,6 +73,16 @@ class EngineSection(Section):
     max_pixels: int = Field(
         40_000_000, title="Pixel cap", description="Larger pictures are refused before they are decoded.", ge=4
     )
+    preprocess_memory: int | None = Field(
+        None,
+        title="Worker memory",
+        description="Bytes that a picture may take while it is decoded and resized; a worker that would take more "
+        "refuses it. Default: 512 MiB and 32 bytes for each of max_pixels.",
+        ge=64 * 1024 * 1024,
+    )
+    preprocess_cpu_s: float = Field(
+        60.0, title="Worker time", description="Seconds of processor time for one picture.", gt=0
+    )
     max_queued_requests: int = Field(256, title="Queue bound", description="Beyond it requests get 429.", ge=1)
     num_threads: int | None = Field(None, title="Threads", description="Torch threads on a CPU.", ge=1)
     base_url: str | None = Field(
@@ -120,5 +130,21 @@ class ServerConfig(Section):
     api_keys: tuple[SecretStr, ...] = Field(
         (), title="API keys", description="When given, every request needs one of them."
     )
+    allowed_hosts: tuple[str, ...] = Field(
+        (),
+        title="Host names",
+        description="Names by which the server may be addressed, `*.example.com` for all below; addresses and names "
+        "without a dot always may. Empty: with API keys any name, without keys no other (a foreign site could lead its "
+        "own name here).",
+    )
     max_body_bytes: int = Field(32 * 1024 * 1024, title="Largest body", description="Of a request, in bytes.", ge=1024)
+    max_total_body_bytes: int = Field(
+        512 * 1024 * 1024,
+        title="All bodies",
+        description="Bytes of the bodies of all requests in work; beyond it 429.",
+        ge=1024,
+    )
+    body_timeout_s: float = Field(
+        60.0, title="Body timeout", description="Seconds that a client has to send a request's body.", gt=0
+    )
     request_timeout_s: float = Field(600.0, title="Request deadline", description="Longest time for one request.", gt=0)

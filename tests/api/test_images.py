@@ -46,15 +46,12 @@ def test_d8_every_way_in_which_clients_write_base64_gives_the_same_bytes(url):
         ("data:image/png;base64,AAAA=AAA", "invalid_base64_image"),
         ("data:image/png;base64,A", "invalid_base64_image"),
         ("data:image/png;base64,häßlich", "invalid_base64_image"),
-        ("http://127.0.0.1:1/x.png", "image_url_fetching_off"),
-        ("HTTPS://example.com/x.png", "image_url_fetching_off"),
-        ("file:///etc/passwd", "invalid_image_url"),
         ("/etc/passwd", "invalid_image_url"),
         (BASE64, "invalid_image_url"),
         ("", "invalid_image_url"),
     ],
 )
-def test_d7_d8_every_other_url_is_400_with_the_field_and_the_cause(url, code):
+def test_d8_every_other_url_is_400_with_the_field_and_the_cause(url, code):
     with pytest.raises(ApiError) as refused:
         image_bytes(url, "messages[0].content[1].image_url.url")
     assert refused.value.status == 400

@@ -9,10 +9,11 @@ import sys
 import zlib
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
+from tests.hostile_pictures import tiff_with_tile
 from vlm_engine import InvalidRequestError
-from vlm_engine.images import content_hash, decode_image
+from vlm_engine.images import _printable, content_hash, decode_image
 
 CAP = 1_000_000
 
@@ -75,6 +76,46 @@ def test_alpha_goes_onto_white_and_palettes_become_rgb():
     assert decode_image(encoded(Image.new("CMYK", (10, 10), (0, 255, 255, 0)), "JPEG"), CAP).mode == "RGB"
 
 
+@pytest.mark.parametrize(("mode", "colour"), [("RGB", (1, 2, 3)), ("L", 5), ("I;16", 1000)])
+def test_a_colour_that_stands_for_transparent_goes_white(mode, colour):
+    image = Image.new(mode, (10, 10), colour)
+    assert decode_image(encoded(image, transparency=colour), CAP).getpixel((5, 5)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_c11_every_orientation_of_every_format_is_turned_upright(kind, orientation):
+    """The corner that belongs to the top left is red in the upright picture."""
+    upright = Image.new("RGB", (48, 32), "blue")
+    upright.paste("red", (0, 0, 16, 16))
+    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Pillow's numbers of the turns that undo them
+    turned = upright if orientation == 1 else upright.transpose(Image.Transpose(back[orientation]))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 95} if kind in ("JPEG", "WEBP") else {}
+    decoded = decode_image(encoded(turned, kind, exif=exif, **options), CAP)
+    assert decoded.size == (48, 32)
+    assert decoded.getpixel((4, 4)) == pytest.approx((255, 0, 0), abs=40)
+    assert decoded.getpixel((40, 28)) == pytest.approx((0, 0, 255), abs=40)
+
+
+def test_d4_the_tiles_of_a_tiff_are_under_the_cap_too():
+    with pytest.raises(InvalidRequestError, match="60000x60000 = 3600000000 pixels, allowed are 1000000"):
+        decode_image(tiff_with_tile(60_000, 60_000), CAP)
+
+
+def test_d6_half_a_picture_is_refused_also_where_ultralytics_has_been(monkeypatch):
+    """It tells Pillow to fill up what is missing, for the whole process."""
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    test_d6_a_truncated_jpeg_is_refused()
+
+
+def test_what_a_decoder_says_of_a_file_is_short_and_printable():
+    for text in ("a" * 5000, "x\nfake record\x1b[2J"):
+        words = _printable(text)
+        assert len(words) <= 200 and words.isprintable()
+
+
 def test_the_first_frame_of_an_animation_counts():
     frames = [Image.new("RGB", (10, 10), colour) for colour in ("red", "blue")]
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
@@ -112,6 +153,7 @@ def test_a_process_with_ultralytics_in_it_refuses_the_same():
     """ultralytics puts its own function over PIL.Image.open, which looks for a HEIF decoder in what it can't read."""
     code = """
 import ultralytics, ultralytics.utils
+from tests.hostile_pictures import tiff_with_tile
 from vlm_engine import InvalidRequestError
 from vlm_engine.images import decode_image
 try:
