@@ -9,6 +9,7 @@ from pipeline.config.camera import CameraConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, ServerConfig, StoreConfig
 from pipeline.config.redis import RedisConfig
+from pipeline.config.retention import RetentionConfig
 
 __all__ = [
     "CameraConfig",
@@ -17,6 +18,7 @@ __all__ = [
     "DetectorConfig",
     "EngineSection",
     "RedisConfig",
+    "RetentionConfig",
     "ServerConfig",
     "StoreConfig",
     "TrackingConfig",
@@ -35,6 +37,7 @@ class WatchwordConfig(Section):
     engine: EngineSection = Field(EngineSection(), title="Engine", description="The vision-language model.")
     describer: DescriberConfig = Field(DescriberConfig(), title="Describer", description="From crops to words.")
     store: StoreConfig = Field(StoreConfig(), title="Store", description="Events and crops.")
+    retention: RetentionConfig = Field(RetentionConfig(), title="Retention", description="How long events are kept.")
     server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
 
     @model_validator(mode="after")
