@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 from starlette.responses import FileResponse
 
 from api.errors import ApiError, invalid
-from api.operator.parts import EventPath, hub_of, store_of
+from api.operator.parts import EventPath, hub_of, refuse_cross_site, store_of
 from api.services import Provided, Services
 from pipeline.clock import SystemClock
 from pipeline.describe_again import describe_again
@@ -98,6 +98,7 @@ async def show_event(event: EventPath, services: Provided) -> dict[str, Any]:
     "/{event}/describe",
     summary="Ask for a description",
     status_code=202,
+    dependencies=[Depends(refuse_cross_site)],
     responses={200: {"model": DescribeAnswer, "description": "It is described; nothing was queued."}},
 )
 async def describe_event(
