@@ -115,9 +115,8 @@ class Browser:
     def open(self, url: str) -> None:
         self.send("Page.navigate", url=url)
         # A page that has just been committed may be empty and yet "complete".
-        self.until(
-            "location.protocol !== 'about:' && document.readyState === 'complete' && document.body?.childElementCount > 0"
-        )
+        filled = "document.readyState === 'complete' && document.body?.childElementCount > 0"
+        self.until(f"location.protocol !== 'about:' && {filled}")
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression (a promise is awaited)."""
