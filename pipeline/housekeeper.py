@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ORPHANS_EVERY_S = 86_400.0
-REST = 1.0
-"""A pause after each step, as a multiple of the step's own time: at least half of the time is the writers'."""
+REST = 0.25
+"""A pause after each step, as a multiple of the step's own time: at least a fifth of the time is the writers' alone."""
 LEAST_REST_S = 0.002
 MEASURE = 1000
 

@@ -25,5 +25,5 @@ class RetentionConfig(Section):
     )
     every_s: float = Field(600.0, title="Interval", description="Seconds between two looks.", ge=1)
     batch: int = Field(
-        100, title="Batch", description="Events deleted in one transaction; others write in between.", ge=1, le=5000
+        250, title="Batch", description="Events deleted in one transaction; others write in between.", ge=1, le=5000
     )

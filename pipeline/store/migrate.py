@@ -14,6 +14,7 @@ from alembic.script.revision import ResolutionError
 from alembic.util.exc import CommandError
 
 log = logging.getLogger(__name__)
+logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every look; what changes, we say ourselves
 
 FIRST = "0001"
 """The schema of databases from before versions were kept."""

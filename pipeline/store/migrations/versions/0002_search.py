@@ -14,7 +14,7 @@ depends_on = None
 # which the deleting ones must hand over exactly what was indexed. Nothing is ranked, so sizes of rows aren't kept.
 SQLITE = (
     """CREATE VIRTUAL TABLE event_search USING fts5(
-        words, tags, content='event_texts', content_rowid='number', columnsize=0, prefix='2 3 4',
+        words, tags, content='event_texts', content_rowid='number', columnsize=0, prefix='2 3',
         tokenize="unicode61 remove_diacritics 2")""",
     """CREATE TRIGGER event_texts_inserted AFTER INSERT ON event_texts BEGIN
         INSERT INTO event_search(rowid, words, tags) VALUES (new.number, new.words, new.tags);
