@@ -207,6 +207,9 @@ class Describer:
             output_tokens=usage.output_tokens,
             first_token_s=answer.first_token_s,
             total_s=time.monotonic() - answer.started,
+            system=config.system_prompt,
+            question=question,
+            options={"temperature": 0.0, "max_tokens": config.max_tokens, **config.processor_options},
         )
         return text, meta
 

@@ -1,4 +1,4 @@
-"""``GET /api/events`` and one event with its picture."""
+"""``/api/events``: the list with its search, one event with its picture, and asking for a description."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 from starlette.responses import FileResponse
 
 from api.errors import ApiError, invalid
-from api.operator.parts import EventPath, store_of
+from api.operator.parts import EventPath, hub_of, refuse_cross_site, store_of
 from api.services import Provided, Services
+from pipeline.clock import SystemClock
+from pipeline.describe_again import describe_again
 from pipeline.messages import EventState
-from pipeline.store import BadCursor, EventStore
+from pipeline.store import Answer, BadCursor, EventFilter, EventStore
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -27,28 +29,98 @@ class EventList(BaseModel):
     next: str | None = Field(description="Give it as `before` for older ones; null at the end.")
 
 
-@router.get("", summary="Events, newest first")
-async def list_events(
-    services: Provided,
+class DescribeAnswer(BaseModel):
+    queued: bool = Field(description="Whether a description is on its way; watch the event for it.")
+    answer: Answer = Field(description="accepted: queued now. under_way: it was already. described: words are there.")
+    event: dict[str, Any]
+
+
+def event_filter(
     camera: Annotated[str | None, Query(pattern=r"^[a-z0-9_-]{1,64}$")] = None,
     state: EventState | None = None,
+    q: Annotated[
+        str,
+        Query(
+            max_length=200,
+            description='Words that the description must hold, in any case and with or without diacritics; "a phrase", '
+            "begin*, -without. Other characters mean nothing.",
+        ),
+    ] = "",
+    label: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
+    zone: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
+    attribute: Annotated[
+        list[Annotated[str, StringConstraints(pattern=r"^[^:]{1,100}:.{1,100}$")]] | None,
+        Query(max_length=16, description="path:value, such as upper.colour:red; all of several must hold."),
+    ] = None,
+    since: Annotated[AwareDatetime | None, Query(description="First seen then or later; ISO 8601 with offset.")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="First seen before then.")] = None,
+) -> EventFilter:
+    """The query parameters that say which events are wanted."""
+    pairs = tuple((path, value) for path, _, value in (pair.partition(":") for pair in attribute or ()))
+    return EventFilter(
+        camera=camera,
+        state=state,
+        label=label,
+        zone=zone,
+        attributes=pairs,
+        text=q,
+        since=since.timestamp() if since else None,
+        until=until.timestamp() if until else None,
+    )
+
+
+@router.get("", summary="Events, newest first; search")
+async def list_events(
+    services: Provided,
+    where: Annotated[EventFilter, Depends(event_filter)],
     before: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
 ) -> EventList:
     store = store_of(services)
     try:
-        page = await asyncio.to_thread(store.list_events, camera=camera, state=state, before=before, limit=limit)
+        page = await asyncio.to_thread(store.list_events, where, before=before, limit=limit)
     except BadCursor as error:
         raise invalid(str(error), param="before", code="invalid_cursor") from None
     return EventList(events=[event.to_api() for event in page.events], next=page.next)
 
 
-@router.get("/{event}", summary="One event")
+@router.get("/{event}", summary="One event, with the request behind its description")
 async def show_event(event: EventPath, services: Provided) -> dict[str, Any]:
-    record = await asyncio.to_thread(store_of(services).get, event)
+    store = store_of(services)
+    record = await asyncio.to_thread(store.get, event)
     if record is None:
         raise _not_found(event)
-    return record.to_api()
+    description = await asyncio.to_thread(store.description, event)
+    return record.to_api() | {"request": description.to_api() if description else None}
+
+
+@router.post(
+    "/{event}/describe",
+    summary="Ask for a description",
+    status_code=202,
+    dependencies=[Depends(refuse_cross_site)],
+    responses={200: {"model": DescribeAnswer, "description": "It is described; nothing was queued."}},
+)
+async def describe_event(
+    event: EventPath,
+    services: Provided,
+    response: Response,
+    force: Annotated[bool, Query(description="Also when there is a description: another one takes its place.")] = False,
+) -> DescribeAnswer:
+    """Has the event's picture put into words, with the model and the words that are configured now.
+
+    Words that are there stay until others come. Asking again while one is on its way changes nothing.
+    """
+    store, hub = store_of(services), hub_of(services)
+    deadline_s = services.config.describer.on_demand_deadline_s
+    asking = await describe_again(store, hub, event, force=force, deadline_s=deadline_s, clock=SystemClock())
+    if asking is None:
+        raise _not_found(event)
+    if asking.answer is Answer.NO_PICTURE:
+        raise ApiError(409, f"No picture of event '{event}' is kept, so it can't be described.", code="no_picture")
+    queued = asking.answer is not Answer.DESCRIBED
+    response.status_code = 202 if queued else 200
+    return DescribeAnswer(queued=queued, answer=asking.answer, event=asking.event.to_api())
 
 
 @router.get("/{event}/crop.jpg", summary="The event's picture", response_class=Response)

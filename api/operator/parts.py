@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Path
+from fastapi import Header, Path
 
 from api.errors import ApiError
 from api.services import Services
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 CameraPath = Annotated[str, Path(pattern=r"^[a-z0-9_-]{1,64}$", description="A camera's id.")]
 EventPath = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,200}$", description="An event's id.")]
+
+
+def refuse_cross_site(sec_fetch_site: Annotated[str | None, Header(include_in_schema=False)] = None) -> None:
+    """A server without keys is open to whoever reaches it, but not to other sites' pages in a visitor's browser."""
+    if sec_fetch_site == "cross-site":
+        raise ApiError(403, "Pages of other sites can't ask for this.", code="cross_site")
 
 
 def hub_of(services: Services) -> CameraHub:

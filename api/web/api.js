@@ -16,11 +16,20 @@ export function onUnauthorized(ask) {
 }
 
 /** GET as JSON. Asks for a key when one is needed. Throws HttpError, or TypeError when the server can't be reached. */
-export async function getJson(path) {
-  const response = await fetch(path, { headers: { Accept: "application/json" }, cache: "no-store" });
+export function getJson(path) {
+  return fetchJson("GET", path);
+}
+
+/** POST without a body, otherwise as `getJson`. */
+export function postJson(path) {
+  return fetchJson("POST", path);
+}
+
+async function fetchJson(method, path) {
+  const response = await fetch(path, { method, headers: { Accept: "application/json" }, cache: "no-store" });
   if (response.status === 401) {
     await askForKey();
-    return getJson(path);
+    return fetchJson(method, path);
   }
   const body = await response.json().catch(() => null);
   if (!response.ok) throw new HttpError(response.status, body?.error);

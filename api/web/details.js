@@ -1,6 +1,7 @@
 // One event at full size, in a dialog that follows its changes.
 
-import { byId, h } from "./dom.js";
+import { HttpError, postJson } from "./api.js";
+import { byId, h, setShown, setText } from "./dom.js";
 import { Writer } from "./event_card.js";
 import { DESCRIPTION_STATES, EVENT_STATES, duration, moments } from "./words.js";
 
@@ -21,10 +22,14 @@ export class Details {
     const words = h("p", { class: "words" });
     const picture = h("div");
     const facts = h("dl", { class: "facts" });
-    this.#parts = { cameraName, picture, facts, writer: new Writer(words), source: undefined };
+    const button = h("button", { class: "button", type: "button" });
+    const note = h("p", { role: "status" });
+    const again = h("div", { class: "again" }, button, note);
+    button.addEventListener("click", () => this.#describe(event.id, button, note));
+    this.#parts = { cameraName, picture, facts, again, button, note, writer: new Writer(words), source: undefined };
     this.body.replaceChildren(h("div", { class: "details-grid" },
       picture,
-      h("div", {}, h("h2", { id: "details-title" }, cameraName), words, facts)));
+      h("div", {}, h("h2", { id: "details-title" }, cameraName), words, facts, again)));
     this.#show(event);
     this.dialog.showModal();
   }
@@ -34,7 +39,7 @@ export class Details {
   }
 
   #show(event) {
-    const { cameraName, picture, facts, writer } = this.#parts;
+    const { cameraName, picture, facts, writer, again, button, note } = this.#parts;
     const source = event.crop_url ? `${event.crop_url}?crop=${encodeURIComponent(event.crop_id)}` : null;
     if (source !== this.#parts.source) {
       this.#parts.source = source;
@@ -42,8 +47,28 @@ export class Details {
         ? h("img", { src: source, alt: `Person at ${cameraName}` })
         : h("div", { class: "empty" }, "No picture of this person is kept."));
     }
+    setShown(again, source !== null);
+    setText(button, event.description === null ? "Describe" : "Describe again");
+    if (this.#parts.description !== event.description) {
+      this.#parts.description = event.description;
+      button.disabled = false;
+      setText(note, "");
+    }
     writer.set(event.description ?? event.partial ?? "");
     facts.replaceChildren(...factsOf(event).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  }
+
+  /** Asks for words; they come as a change of the event, like any others. */
+  async #describe(id, button, note) {
+    button.disabled = true;
+    setText(note, "");
+    try {
+      await postJson(`/api/events/${encodeURIComponent(id)}/describe?force=true`);
+      setText(note, "Asked for. The words appear here once they are written.");
+    } catch (error) {
+      button.disabled = false;
+      setText(note, error instanceof HttpError ? error.message : "The server can't be reached.");
+    }
   }
 }
 

@@ -8,12 +8,23 @@ const PAGE = 40;
 const MOST_SHOWN = 120; // a page left open for days stays light
 const MOST_WITH_OLDER = 1000;
 const LARGEST_PAGE = 200;
+const TYPING_MS = 250;
+const NOTHING = {
+  title: "Nobody seen yet",
+  text: "When a camera sees a person, their picture appears here, and a description is written beside it as you watch.",
+};
+const NOT_FOUND = {
+  title: "Nothing found",
+  text: "No description has all of these words. Fewer words find more; quotes keep words together, and -word leaves out.",
+};
 
 export class EventFeed extends EventTarget {
   // Events: "select" (detail: the event), "changed" (detail: the event).
   #cards = new Map();
   #names = new Map();
   #camera = "";
+  #query = "";
+  #typing = 0;
   #next = null;
   #askedForOlder = false;
   #trimmed = false;
@@ -25,7 +36,12 @@ export class EventFeed extends EventTarget {
     this.empty = byId("events-empty");
     this.older = byId("older");
     this.filter = byId("filter");
+    this.search = byId("search");
     this.announcer = byId("announcer");
+    this.search.addEventListener("input", () => {
+      clearTimeout(this.#typing);
+      this.#typing = setTimeout(() => this.#searchFor(queryOf(this.search.value)), TYPING_MS);
+    });
     this.older.addEventListener("click", () => this.#loadOlder());
     this.filter.addEventListener("change", () => {
       this.#camera = this.filter.value;
@@ -56,6 +72,11 @@ export class EventFeed extends EventTarget {
     }
     const event = change.event;
     if (!event.id || (this.#camera && event.camera !== this.#camera)) return;
+    // Whether an event has the words that are searched for, only the server knows; it has them once they are final.
+    if (this.#query && !card) {
+      if (change.kind === "description.final") this.refresh();
+      return;
+    }
     // Changes of events further back than the list goes are left to "Show older".
     if (!card && this.#next !== null && this.#olderThanShown(event)) return;
     this.#merge([event], { fresh: true });
@@ -84,7 +105,16 @@ export class EventFeed extends EventTarget {
   #path(query) {
     const search = new URLSearchParams(query);
     if (this.#camera) search.set("camera", this.#camera);
+    if (this.#query) search.set("q", this.#query);
     return `/api/events?${search}`;
+  }
+
+  #searchFor(query) {
+    if (query === this.#query) return;
+    this.#query = query;
+    this.#clear();
+    this.list.setAttribute("aria-busy", "true");
+    return this.refresh();
   }
 
   async #loadOlder() {
@@ -143,6 +173,9 @@ export class EventFeed extends EventTarget {
       this.#trimmed = true;
     }
     this.list.setAttribute("aria-busy", "false");
+    const { title, text } = this.#query ? NOT_FOUND : NOTHING;
+    setText(byId("events-empty-title"), title);
+    setText(byId("events-empty-text"), text);
     setShown(this.empty, this.#cards.size === 0);
     setShown(this.older, this.#next !== null || this.#trimmed);
   }
@@ -155,6 +188,13 @@ export class EventFeed extends EventTarget {
     this.#askedForOlder = false;
     this.#trimmed = false;
   }
+}
+
+/** What is typed, with its last word as a beginning while it may go on: not in quotes, not before a blank. */
+function queryOf(typed) {
+  const text = typed.trimStart();
+  const quoted = text.split('"').length % 2 === 0;
+  return !quoted && /[\p{L}\p{N}]$/u.test(text) ? `${text}*` : text.trim();
 }
 
 function sameEntries(a, b) {

@@ -24,6 +24,8 @@ def readable_reason(error: Exception) -> str | None:
         "ClipError",
         "ConfigError",
         "ModelLoadError",
+        "SchemaMismatch",
+        "UnusableDatabase",
     }
     if any(kind.__name__ in known for kind in type(error).__mro__):
         return redact_own_words(str(error))

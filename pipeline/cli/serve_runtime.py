@@ -206,6 +206,7 @@ class ServeRuntime:
 
     def _start_camera_side(self, hub: CameraHub, store: EventStore) -> None:
         from pipeline.describer import Describer
+        from pipeline.housekeeper import Housekeeper
         from pipeline.queue.connect import async_blocking_client, async_client
         from pipeline.queue.crops import CropReader
         from pipeline.track_keeper import TrackKeeper
@@ -232,6 +233,7 @@ class ServeRuntime:
         self.side = _CameraSide(hub, store, describer, keeper)
         self._keep("describer", describer.run())
         self._keep("track-keeper", keeper.run())
+        self._keep("housekeeper", Housekeeper(store, config.retention, self._clock).run())
 
     def _make_backend(self) -> DescriptionBackend:
         from pipeline.backends import InProcessBackend, OpenAIBackend

@@ -10,6 +10,7 @@ from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, ServerConfig, StoreConfig
 from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
+from pipeline.config.retention import RetentionConfig
 
 __all__ = [
     "CameraConfig",
@@ -19,6 +20,7 @@ __all__ = [
     "EngineSection",
     "PicturesConfig",
     "RedisConfig",
+    "RetentionConfig",
     "ServerConfig",
     "StoreConfig",
     "TrackingConfig",
@@ -37,6 +39,7 @@ class WatchwordConfig(Section):
     engine: EngineSection = Field(EngineSection(), title="Engine", description="The vision-language model.")
     describer: DescriberConfig = Field(DescriberConfig(), title="Describer", description="From crops to words.")
     store: StoreConfig = Field(StoreConfig(), title="Store", description="Events and crops.")
+    retention: RetentionConfig = Field(RetentionConfig(), title="Retention", description="How long events are kept.")
     server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
     pictures: PicturesConfig = Field(PicturesConfig(), title="Pictures", description="Pictures in requests.")
 

@@ -105,6 +105,13 @@ class DescriberConfig(Section):
         2, title="At once", description="Crops that one serve process describes at once.", ge=1, le=64
     )
     timeout_s: float = Field(60.0, title="Timeout", description="Longest time for one description.", gt=0)
+    on_demand_deadline_s: float = Field(
+        600.0,
+        title="On-demand deadline",
+        description="How long a description that somebody asked for may take to come, in seconds.",
+        ge=1,
+        le=86_400,
+    )
     processor_options: dict[str, bool | int | float | str] = Field(
         {},
         title="Processor options",

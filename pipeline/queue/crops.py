@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis
 
 from pipeline.config.redis import RedisConfig
@@ -11,7 +13,7 @@ from pipeline.queue.crop_reader import CropReader, HeldCrop
 from pipeline.queue.scripts import script
 from pipeline.reasons import Reason
 
-__all__ = ["CropReader", "CropWriter", "HeldCrop"]
+__all__ = ["CropReader", "CropWriter", "HeldCrop", "publish_arguments"]
 
 
 class CropWriter:
@@ -27,19 +29,25 @@ class CropWriter:
         Each one removed is counted in ``ww:drops``, in the same step. Raises ``redis.RedisError``
         (``OutOfMemoryError`` when Redis is full: then nothing was written).
         """
-        camera = message.camera
-        fields = [item for pair in message.to_fields().items() for item in pair]
-        self._publish(
-            keys=[message.picture_key, keys.crops(camera), keys.newest(camera), keys.CAMERAS, keys.DROPS],
-            args=[
-                keys.GROUP,
-                jpeg,
-                self._config.picture_ttl_s,
-                self._config.crops_per_camera,
-                camera,
-                message.track,
-                keys.drop_field(camera, Reason.SUPERSEDED),
-                keys.drop_field(camera, Reason.QUEUE_FULL),
-                *fields,
-            ],
-        )
+        names, arguments = publish_arguments(message, jpeg, self._config)
+        self._publish(keys=names, args=arguments)
+
+
+def publish_arguments(message: CropMessage, jpeg: bytes, config: RedisConfig) -> tuple[list[str], list[Any]]:
+    """KEYS and ARGV of ``publish.lua``."""
+    camera = message.camera
+    fields = [item for pair in message.to_fields().items() for item in pair]
+    return (
+        [message.picture_key, keys.crops(camera), keys.newest(camera), keys.CAMERAS, keys.DROPS],
+        [
+            keys.GROUP,
+            jpeg,
+            config.picture_ttl_s,
+            config.crops_per_camera,
+            camera,
+            message.track,
+            keys.drop_field(camera, Reason.SUPERSEDED),
+            keys.drop_field(camera, Reason.QUEUE_FULL),
+            *fields,
+        ],
+    )

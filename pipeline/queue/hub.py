@@ -12,10 +12,11 @@ import redis
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.config.redis import RedisConfig
-from pipeline.messages import CameraStatus, CommandKind, CommandMessage, EventChange, MalformedMessage
+from pipeline.messages import CameraStatus, CommandKind, CommandMessage, CropMessage, EventChange, MalformedMessage
 from pipeline.queue import keys
 from pipeline.queue.commands import MAX_ENTRIES as MAX_COMMANDS
 from pipeline.queue.connect import async_blocking_client, async_client, block_ms
+from pipeline.queue.crops import publish_arguments
 from pipeline.queue.health import Link, QueueHealth, checkpoint
 from pipeline.queue.scripts import script
 
@@ -60,6 +61,7 @@ class CameraHub:
         self._client = async_client(url)
         self._blocking = async_blocking_client(url)
         self._stats = self._client.register_script(script("stats"))
+        self._publish_crop = self._client.register_script(script("publish"))
         self._link = Link("hub", self._clock)
         self._watched: dict[str, float] = {}
 
@@ -92,6 +94,11 @@ class CameraHub:
         """Sends a command to every ingest."""
         fields = cast("dict[Any, Any]", command.to_fields())
         await self._link.once(lambda: self._client.xadd(keys.COMMANDS, fields, maxlen=MAX_COMMANDS, approximate=True))
+
+    async def publish_crop(self, message: CropMessage, jpeg: bytes) -> None:
+        """Queues a stored crop once more, as ingest queues new ones."""
+        names, arguments = publish_arguments(message, jpeg, self._config)
+        await self._link.once(lambda: self._publish_crop(keys=names, args=arguments))
 
     async def publish_change(self, change: EventChange) -> None:
         """Tells everyone who watches events, in every serve process."""

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+from pipeline.store.again import Answer, Asking
 from pipeline.store.events import EventStore
-from pipeline.store.records import BadCursor, CropRecord, DescriptionMeta, EventPage, EventRecord, UnknownCrop
+from pipeline.store.records import (
+    BadCursor,
+    CropRecord,
+    DescriptionMeta,
+    DescriptionRecord,
+    EventFilter,
+    EventPage,
+    EventRecord,
+    UnknownCrop,
+)
 
-__all__ = ["BadCursor", "CropRecord", "DescriptionMeta", "EventPage", "EventRecord", "EventStore", "UnknownCrop"]
+__all__ = [
+    "Answer",
+    "Asking",
+    "BadCursor",
+    "CropRecord",
+    "DescriptionMeta",
+    "DescriptionRecord",
+    "EventFilter",
+    "EventPage",
+    "EventRecord",
+    "EventStore",
+    "UnknownCrop",
+]

@@ -7,6 +7,7 @@ does.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from sqlalchemy import and_, or_, select
@@ -23,14 +24,31 @@ from pipeline.messages import (
     event_id_of,
 )
 from pipeline.reasons import Reason
-from pipeline.store.crop_files import CropFiles
+from pipeline.store.again import Answer, Asking, mark_asked, refusal
+from pipeline.store.crop_files import CropFiles, Picture
 from pipeline.store.database import Database
 from pipeline.store.outcome import CropOutcome, judge
-from pipeline.store.records import DescriptionMeta, EventPage, EventRecord, UnknownCrop, cursor_of, read_cursor
-from pipeline.store.rows import crop_row_of, description_row_of, facts_of, record_of
-from pipeline.store.schema import CropRow, DescriptionRow, EventRow
+from pipeline.store.pruning import Pruner
+from pipeline.store.records import (
+    DescriptionMeta,
+    DescriptionRecord,
+    EventFilter,
+    EventPage,
+    EventRecord,
+    UnknownCrop,
+    cursor_of,
+    read_cursor,
+    read_search_cursor,
+    search_cursor_of,
+)
+from pipeline.store.rows import crop_row_of, description_record_of, description_row_of, facts_of, record_of
+from pipeline.store.schema import CropRow, DescriptionRow, EventRow, PromptRow
+from pipeline.store.search import events_of, find_numbers, index_event, index_missing, needs_index
+
+log = logging.getLogger(__name__)
 
 MAX_PAGE = 500
+EVERYTHING = EventFilter()
 _INTERRUPTIONS = (Reason.SHUTDOWN, Reason.INTERRUPTED)
 _UNFINISHED = (CropOutcome.QUEUED.value, CropOutcome.RUNNING.value)
 
@@ -42,6 +60,9 @@ class EventStore:
         self._clock = clock or SystemClock()
         self._database = Database(config)
         self._files = CropFiles(config.data_dir / "crops")
+        self.pruner = Pruner(self._database, self._files)
+        if (count := index_missing(self._database)) > 0:
+            log.info("%d events were added to the search index", count)
 
     def close(self) -> None:
         """Closes the connections to the database."""
@@ -54,29 +75,44 @@ class EventStore:
     def add_crop(self, message: CropMessage, jpeg: bytes | None) -> EventRecord:
         """Notes a crop; its event too, when the crop is the first news of it. ``None``: its picture had expired."""
         # The file comes first: a row never names a file that isn't there.
-        sha256 = self._files.add(jpeg) if jpeg is not None else None
-        return self._database.write(lambda session: self._add_crop(session, message, sha256))
+        picture = self._files.add(jpeg) if jpeg is not None else None
+        return self._database.write(lambda session: self._add_crop(session, message, picture))
 
     def begin_description(self, crop_id: str) -> EventRecord | None:
-        """Notes that a description is being made; None when there is one already. Raises :class:`UnknownCrop`."""
+        """Notes that a description is being made; None when there is one already and no other was asked for.
+
+        Raises :class:`UnknownCrop`.
+        """
 
         def work(session: Session) -> EventRecord | None:
             crop, event = self._find(session, crop_id)
             if crop.outcome == CropOutcome.DESCRIBED:
-                return None
+                # The words that are there stay until others take their place.
+                return self._settled(session, event) if crop.asked_again_until is not None else None
             crop.outcome, crop.reason = CropOutcome.RUNNING.value, Reason.NONE.value
             return self._settled(session, event)
 
         return self._database.write(work)
 
     def finish_description(self, crop_id: str, text: str, meta: DescriptionMeta) -> EventRecord:
-        """Stores the words for a crop; those that came first stay. Raises :class:`UnknownCrop`."""
+        """Stores the words for a crop; those that came first stay, unless others were asked for.
+
+        Raises :class:`UnknownCrop`.
+        """
 
         def work(session: Session) -> EventRecord:
             crop, event = self._find(session, crop_id)
-            if session.get(DescriptionRow, crop_id) is None:
-                session.add(description_row_of(crop_id, text, meta, self._clock.now()))
-            crop.outcome, crop.reason = CropOutcome.DESCRIBED.value, Reason.NONE.value
+            old, now = session.get(DescriptionRow, crop_id), self._clock.now()
+            if old is not None and crop.asked_again_until is not None:
+                session.delete(old)
+                session.flush()
+                old = None
+            if old is None:
+                session.add(description_row_of(crop, text, meta, now))
+                if meta.question and session.get(PromptRow, meta.prompt_hash) is None:
+                    prompt = PromptRow(hash=meta.prompt_hash, system=meta.system, question=meta.question, created=now)
+                    session.add(prompt)
+            crop.outcome, crop.reason, crop.asked_again_until = CropOutcome.DESCRIBED.value, Reason.NONE.value, None
             return self._settled(session, event)
 
         return self._database.write(work)
@@ -89,7 +125,49 @@ class EventStore:
             if crop.outcome != CropOutcome.DESCRIBED:
                 outcome = CropOutcome.EXPIRED if expired else CropOutcome.FAILED
                 crop.outcome, crop.reason = outcome.value, reason.value
+            crop.asked_again_until = None
             return self._settled(session, event)
+
+        return self._database.write(work)
+
+    def ask_description(self, event_id: str, deadline: float, *, force: bool) -> Asking | None:
+        """Asks for words for an event's best picture until ``deadline``; with ``force`` also where there are some.
+
+        When ACCEPTED the caller queues the message, or calls :meth:`withdraw_asking`. None: there is no such event.
+        """
+
+        def work(session: Session) -> Asking | None:
+            event = session.get(EventRow, event_id, with_for_update=True)
+            if event is None:
+                return None
+            crop = session.get(CropRow, event.best_crop_id, with_for_update=True) if event.best_crop_id else None
+            now = self._clock.now()
+            answer = refusal(crop, has_words=event.description is not None, force=force, now=now)
+            if crop is None or crop.sha256 is None or answer is not None:
+                return Asking(answer or Answer.NO_PICTURE, _records(session, [event])[0])
+            try:
+                jpeg = self._files.path(crop.sha256).read_bytes()
+            except FileNotFoundError:
+                return Asking(Answer.NO_PICTURE, _records(session, [event])[0])
+            before = (crop.outcome, crop.reason)
+            message = mark_asked(crop, event, now, deadline)
+            return Asking(Answer.ACCEPTED, self._settled(session, event), message, jpeg, *before)
+
+        return self._database.write(work)
+
+    def withdraw_asking(self, asking: Asking) -> EventRecord | None:
+        """Takes back what could not be queued. None: the event is gone."""
+        if asking.message is None:
+            return asking.event
+        crop_id, deadline = asking.message.crop_id, asking.message.deadline
+
+        def work(session: Session) -> EventRecord | None:
+            crop = session.get(CropRow, crop_id, with_for_update=True)
+            if crop is None:
+                return None
+            if crop.asked_again_until == deadline:
+                crop.outcome, crop.reason, crop.asked_again_until = asking.outcome, asking.reason, None
+            return self._settled(session, _locked(session, crop.event_id))
 
         return self._database.write(work)
 
@@ -137,29 +215,45 @@ class EventStore:
 
         return self._database.write(work)
 
-    def list_events(
-        self, camera: str | None = None, state: EventState | None = None, before: str | None = None, limit: int = 50
-    ) -> EventPage:
-        """A page of events, newest first. ``before`` is a page's ``next``. Raises :class:`BadCursor`, ValueError."""
+    def list_events(self, where: EventFilter = EVERYTHING, *, before: str | None = None, limit: int = 50) -> EventPage:
+        """A page of events, newest first. ``before`` is a page's ``next`` of the same filter.
+
+        Raises :class:`BadCursor`, ValueError.
+        """
         if not 1 <= limit <= MAX_PAGE:
             raise ValueError(f"limit is {limit}, allowed is 1 to {MAX_PAGE}")
+        page = self._search_page if needs_index(where) else self._timeline_page
+        return page(where, before, limit)
+
+    def _timeline_page(self, where: EventFilter, before: str | None, limit: int) -> EventPage:
         query = select(EventRow).order_by(EventRow.first_seen.desc(), EventRow.id.desc()).limit(limit + 1)
-        if camera is not None:
-            query = query.where(EventRow.camera == camera)
-        if state is not None:
-            query = query.where(EventRow.state == state.value)
+        if where.camera is not None:
+            query = query.where(EventRow.camera == where.camera)
+        if where.since is not None:
+            query = query.where(EventRow.first_seen >= where.since)
+        if where.until is not None:
+            query = query.where(EventRow.first_seen < where.until)
         if before is not None:
             first_seen, event_id = read_cursor(before)
             same = and_(EventRow.first_seen == first_seen, EventRow.id < event_id)
-            query = query.where(or_(EventRow.first_seen < first_seen, same))
+            # The first condition follows from the second; it is what the index is entered by.
+            query = query.where(EventRow.first_seen <= first_seen, or_(EventRow.first_seen < first_seen, same))
 
         def work(session: Session) -> EventPage:
             rows = list(session.scalars(query))
             shown = rows[:limit]
             more = cursor_of(shown[-1].first_seen, shown[-1].id) if len(rows) > limit else None
-            best = [row.best_crop_id for row in shown if row.best_crop_id is not None]
-            crops = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.crop_id.in_(best)))}
-            return EventPage(tuple(record_of(row, crops.get(row.best_crop_id or "")) for row in shown), more)
+            return EventPage(_records(session, shown), more)
+
+        return self._database.read(work)
+
+    def _search_page(self, where: EventFilter, before: str | None, limit: int) -> EventPage:
+        start = read_search_cursor(before) if before is not None else None
+
+        def work(session: Session) -> EventPage:
+            numbers = find_numbers(session, where, start, limit + 1)
+            more = search_cursor_of(numbers[limit - 1]) if len(numbers) > limit else None
+            return EventPage(_records(session, events_of(session, numbers[:limit])), more)
 
         return self._database.read(work)
 
@@ -168,9 +262,17 @@ class EventStore:
 
         def work(session: Session) -> EventRecord | None:
             event = session.get(EventRow, event_id)
-            if event is None:
-                return None
-            return record_of(event, session.get(CropRow, event.best_crop_id) if event.best_crop_id else None)
+            return None if event is None else _records(session, [event])[0]
+
+        return self._database.read(work)
+
+    def description(self, event_id: str) -> DescriptionRecord | None:
+        """The description that is shown for an event with the exact request behind it; None without one."""
+
+        def work(session: Session) -> DescriptionRecord | None:
+            best = select(DescriptionRow).join(EventRow, EventRow.best_crop_id == DescriptionRow.crop_id)
+            row = session.scalars(best.where(EventRow.id == event_id)).one_or_none()
+            return None if row is None else description_record_of(row, session.get(PromptRow, row.prompt_hash))
 
         return self._database.read(work)
 
@@ -208,19 +310,19 @@ class EventStore:
             event.state, event.end_reason, event.gave_up = EventState.ACTIVE.value, None, False
         return self._settled(session, event)
 
-    def _add_crop(self, session: Session, message: CropMessage, sha256: str | None) -> EventRecord:
+    def _add_crop(self, session: Session, message: CropMessage, picture: Picture | None) -> EventRecord:
         event = session.get(EventRow, event_id_of(message.track), with_for_update=True)
         if event is None:
             event = self._new_event(session, message.track, message.camera, message.label, message.time)
             event.box, event.score = list(message.box), message.score
-        event.first_seen = min(event.first_seen, message.time)
-        event.last_seen = max(event.last_seen, message.time)
-        event.touched = self._clock.now()
         crop = session.get(CropRow, message.crop_id)
         if crop is None:
-            session.add(crop_row_of(message, event.id, sha256, self._clock.now()))
-        elif crop.sha256 is None:
-            crop.sha256 = sha256
+            event.first_seen = min(event.first_seen, message.time)
+            event.last_seen = max(event.last_seen, message.time)
+            event.touched = self._clock.now()
+            session.add(crop_row_of(message, event.id, picture, self._clock.now()))
+        elif crop.sha256 is None and picture is not None:
+            crop.sha256, crop.bytes = picture.sha256, picture.size
         return self._settled(session, event)
 
     def _new_event(self, session: Session, track: str, camera: str, label: str, seen: float) -> EventRow:
@@ -264,10 +366,18 @@ class EventStore:
         event.description_state = verdict.state.value
         event.description = words.text if words else None
         event.model = words.model if words else None
+        event.attributes = words.attributes if words else None
         event.reason = verdict.reason.value
         event.best_crop_id = verdict.best_crop
         event.updated = self._clock.now()
+        index_event(session, event)
         return record_of(event, rows.get(verdict.best_crop or ""))
+
+
+def _records(session: Session, rows: list[EventRow]) -> tuple[EventRecord, ...]:
+    best = [row.best_crop_id for row in rows if row.best_crop_id is not None]
+    crops = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.crop_id.in_(best)))}
+    return tuple(record_of(row, crops.get(row.best_crop_id or "")) for row in rows)
 
 
 def _locked(session: Session, event_id: str) -> EventRow:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.clock import iso
@@ -23,11 +24,16 @@ class UnknownCrop(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class DescriptionMeta:
-    """How a description came about.
+    """How a description came about: the exact request and how it went.
 
     Attributes:
         prompt_hash: SHA-256 of instructions and question, so that it's known which words were asked for.
         first_token_s, total_s: from the request to the first words and to the end.
+        system, question: the words behind ``prompt_hash``.
+        pictures: SHA-256 of the stored pictures in the prompt, in their order; empty: the crop's own.
+        options: sampling parameters and options of the picture processor.
+        image_tokens: how many tokens of the prompt the pictures took, None where the backend doesn't say.
+        attributes: structured answer, None without one.
     """
 
     model: str
@@ -38,6 +44,63 @@ class DescriptionMeta:
     output_tokens: int
     first_token_s: float
     total_s: float
+    system: str = ""
+    question: str = ""
+    pictures: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    image_tokens: int | None = None
+    attributes: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptionRecord:
+    """A stored description with the request that led to it. ``created`` in seconds since the epoch."""
+
+    crop_id: str
+    text: str
+    meta: DescriptionMeta
+    created: float
+
+    def to_api(self) -> dict[str, Any]:
+        """Plain JSON types; times in ISO 8601, durations in seconds."""
+        meta = self.meta
+        return {
+            "crop_id": self.crop_id,
+            "model": meta.model,
+            "prompt_hash": meta.prompt_hash,
+            "system_prompt": meta.system,
+            "question": meta.question,
+            "pictures": list(meta.pictures),
+            "options": dict(meta.options),
+            "finish_reason": meta.finish_reason,
+            "image_tokens": meta.image_tokens,
+            "prompt_tokens": meta.prompt_tokens,
+            "cached_tokens": meta.cached_tokens,
+            "output_tokens": meta.output_tokens,
+            "first_token_s": meta.first_token_s,
+            "total_s": meta.total_s,
+            "created": iso(self.created),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events are wanted; what is None or empty asks for nothing.
+
+    Attributes:
+        text: words, ``"phrases"``, ``begin*`` and ``-without``; see :func:`pipeline.store.search_text.read_query`.
+        attributes: (path, value) pairs, ``("upper.colour", "red")``; a value's single words match too.
+        since, until: bounds of ``first_seen``, seconds since the epoch; the first is included, the second is not.
+    """
+
+    camera: str | None = None
+    state: EventState | None = None
+    label: str | None = None
+    zone: str | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+    text: str = ""
+    since: float | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +148,8 @@ class EventRecord:
     box: Box
     score: float
     model: str | None
+    zones: tuple[str, ...]
+    attributes: Mapping[str, Any] | None
     crop: CropRecord | None
     announced_crop_id: str | None
     created: float
@@ -118,6 +183,8 @@ class EventRecord:
             "frame_id": crop.frame_id if crop else None,
             "frame_size": [crop.frame_width, crop.frame_height] if crop else None,
             "model": self.model,
+            "zones": list(self.zones),
+            "attributes": None if self.attributes is None else dict(self.attributes),
             "created": iso(self.created),
             "updated": iso(self.updated),
         }
@@ -133,16 +200,40 @@ class EventPage:
 
 def cursor_of(first_seen: float, event_id: str) -> str:
     """An opaque text fit for a URL."""
-    return base64.urlsafe_b64encode(json.dumps([first_seen, event_id]).encode()).decode().rstrip("=")
+    return _encoded([first_seen, event_id])
 
 
 def read_cursor(cursor: str) -> tuple[float, str]:
     """Raises :class:`BadCursor`."""
-    try:
-        value = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
-    except (ValueError, binascii.Error, RecursionError):
-        raise BadCursor("before: not a cursor of this list") from None
-    match value:
+    match _decoded(cursor):
         case [float() | int() as first_seen, str() as event_id] if not isinstance(first_seen, bool):
             return float(first_seen), event_id
-    raise BadCursor("before: not a cursor of this list")
+    raise _bad_cursor()
+
+
+def search_cursor_of(number: int) -> str:
+    """The cursor of a list that comes from the search index."""
+    return _encoded([number])
+
+
+def read_search_cursor(cursor: str) -> int:
+    """Raises :class:`BadCursor`."""
+    match _decoded(cursor):
+        case [int() as number] if not isinstance(number, bool) and 0 <= number < 2**63:
+            return number
+    raise _bad_cursor()
+
+
+def _encoded(value: list[Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+def _decoded(cursor: str) -> Any:
+    try:
+        return json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error, RecursionError):
+        raise _bad_cursor() from None
+
+
+def _bad_cursor() -> BadCursor:
+    return BadCursor("before: not a cursor of this list")

@@ -1,10 +1,13 @@
-"""The tables. Portable SQL: SQLite by default, PostgreSQL for several serve processes on different hosts."""
+"""The tables. Portable SQL: SQLite by default, PostgreSQL for several serve processes on different hosts.
+
+A change here needs a file in ``migrations/versions``; a test compares the two.
+"""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, String, Text
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -24,7 +27,8 @@ class EventRow(Base):
     ``touched``: when ingest last had news of it, by this machine's clock. ``end_reason``: None while the track goes on;
     INTERRUPTED when nobody said that it ended. ``final_crop``: whether the end announced a final crop. ``gave_up``:
     crops that were announced are not waited for any more. ``announced_crop_id``: the newest crop that ingest published;
-    until a describer takes it, its picture is in Redis only.
+    until a describer takes it, its picture is in Redis only. ``attributes``: those of the shown description.
+    ``zones``: the camera's zones that the person was seen in; None where nobody said.
     """
 
     __tablename__ = "events"
@@ -53,6 +57,8 @@ class EventRow(Base):
     announced_crop_id: Mapped[str | None] = mapped_column(String(100), default=None)
     best_crop_id: Mapped[str | None] = mapped_column(String(100), default=None)
     model: Mapped[str | None] = mapped_column(String(300), default=None)
+    zones: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    attributes: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
     created: Mapped[float]
     updated: Mapped[float]
     touched: Mapped[float]
@@ -61,11 +67,16 @@ class EventRow(Base):
 class CropRow(Base):
     """One picture of an event, and what became of its description.
 
-    ``sha256`` names the file; None when the picture was gone before it reached serve.
+    ``sha256`` names the file, ``bytes`` is its size; None when the picture was gone before it reached serve.
+    ``asked_again_until``: a new description was asked for, and this is the time until which it may come.
     """
 
     __tablename__ = "crops"
-    __table_args__ = (Index("crops_of_event", "event_id"), Index("crops_by_outcome", "outcome", "deadline"))
+    __table_args__ = (
+        Index("crops_of_event", "event_id"),
+        Index("crops_by_outcome", "outcome", "deadline"),
+        Index("crops_by_picture", "sha256"),
+    )
 
     crop_id: Mapped[str] = mapped_column(String(100), primary_key=True)
     event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"))
@@ -83,11 +94,17 @@ class CropRow(Base):
     deadline: Mapped[float]
     outcome: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str] = mapped_column(String(40))
+    bytes: Mapped[int | None] = mapped_column(default=None)
+    asked_again_until: Mapped[float | None] = mapped_column(default=None)
     created: Mapped[float]
 
 
 class DescriptionRow(Base):
-    """The words that a model found for a crop. One a crop: storing them twice changes nothing."""
+    """The words that a model found for a crop, and the exact request. One a crop: storing them twice changes nothing.
+
+    ``pictures``: SHA-256 of the pictures in the prompt, in their order. ``options``: sampling and picture processor.
+    ``image_tokens``: how many tokens of the prompt the pictures took; None where the backend doesn't say.
+    """
 
     __tablename__ = "descriptions"
 
@@ -101,4 +118,36 @@ class DescriptionRow(Base):
     output_tokens: Mapped[int]
     first_token_s: Mapped[float]
     total_s: Mapped[float]
+    attributes: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    pictures: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    options: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    image_tokens: Mapped[int | None] = mapped_column(default=None)
     created: Mapped[float]
+
+
+class PromptRow(Base):
+    """Instructions and question by the hash that descriptions name."""
+
+    __tablename__ = "prompts"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    system: Mapped[str] = mapped_column(Text)
+    question: Mapped[str] = mapped_column(Text)
+    created: Mapped[float]
+
+
+class EventTextRow(Base):
+    """What an event is found by: the full-text index lies over this table (see ``migrations/versions/0002_search.py``).
+
+    ``number``: from :func:`pipeline.store.search_text.time_number`, so that the index itself is in the order of time.
+    ``words``, ``tags``: from :mod:`pipeline.store.search_text`.
+    """
+
+    __tablename__ = "event_texts"
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False
+    )
+    event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), unique=True)
+    words: Mapped[str] = mapped_column(Text)
+    tags: Mapped[str] = mapped_column(Text)

@@ -114,7 +114,9 @@ class Browser:
 
     def open(self, url: str) -> None:
         self.send("Page.navigate", url=url)
-        self.until("location.protocol !== 'about:' && document.readyState === 'complete'")
+        # A page that has just been committed may be empty and yet "complete".
+        filled = "document.readyState === 'complete' && document.body?.childElementCount > 0"
+        self.until(f"location.protocol !== 'about:' && {filled}")
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression (a promise is awaited)."""

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from pipeline.messages import CameraState, ChangeKind, TrackPhase
+from pipeline.queue import keys
 from pipeline.reasons import REASON_TEXT, Reason
 from tests.api.browser import Browser, find_chromium
 from tests.api.live_server import LiveServer
@@ -101,6 +102,57 @@ def test_the_page_shows_cameras_live_and_a_description_as_it_is_written(browser,
     # At the width of a phone nothing sticks out.
     browser.resize(360, 740, mobile=True)
     assert browser.run("document.documentElement.scrollWidth") <= 360
+
+
+def test_the_page_searches_as_one_types_and_asks_for_a_description(browser, url, station):
+    now = time.time()
+    for number, words in enumerate(["A person in a red coat.", "A blue jacket.", "A red hat, a bag."]):
+        record = station.person("front", number, seen=now - 1000 + number)
+        station.track("front", number, TrackPhase.END, seen=now - 1000 + number, stay=2)
+        station.describe(record, words)
+
+    def typing(typed: str) -> None:
+        browser.run(f"document.querySelector('#search').value = {typed!r}")
+        browser.run("document.querySelector('#search').dispatchEvent(new Event('input'))")
+
+    def shown() -> str:
+        return "[...document.querySelectorAll('.event')].map((e) => e.dataset.event).join()"
+
+    browser.open(url)
+    browser.until(f"{shown()} === 'front.t-2,front.t-1,front.t-0'")
+    browser.until("document.querySelector('#link').dataset.state === 'live'")
+    for typed, wanted in (
+        ("red", "front.t-2,front.t-0"),
+        ("jac", "front.t-1"),
+        ('"red co', ""),
+        ('"red coat"', "front.t-0"),
+        ("red -coat", "front.t-2"),
+        ("green", ""),
+    ):
+        typing(typed)
+        browser.until(f"document.querySelector('#feed').ariaBusy === 'false' && {shown()} === {wanted!r}")
+    assert browser.run(text("#events-empty-title")) == "Nothing found"
+
+    # Words that come while one searches are found too; others' events don't disturb the list.
+    until(lambda: any(client["cmd"] == "xread" for client in station.redis.client_list()))
+    late, other = station.person("front", 8), station.person("front", 9)
+    for record, words in ((other, "Nobody asked for this."), (late, "A person in green.")):
+        station.publish(ChangeKind.CREATED, record)
+        station.publish(ChangeKind.DESCRIBED, station.describe(record, words))
+    browser.until(f"{shown()} === 'front.t-8'")
+
+    browser.run("document.querySelector('.event-camera').click()")
+    browser.until("document.querySelector('#details').open")
+    assert browser.run(text("#details .again button")) == "Describe again"
+    browser.run("document.querySelector('#details .again button').click()")
+    browser.until(f"{text('#details .again p')}.startsWith('Asked for')")
+    assert browser.run("document.querySelector('#details .again button').disabled")
+    until(lambda: station.redis.xlen(keys.crops("front")) == 1)
+    record = station.describe(late, "A person in dark green.")
+    station.publish(ChangeKind.DESCRIBED, record)
+    browser.until(f"{text('#details .words')} === 'A person in dark green.'")
+    assert not browser.run("document.querySelector('#details .again button').disabled")
+    assert browser.errors == []
 
 
 def test_a_person_who_gets_no_words_has_the_reason_instead(browser, url, station):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from datetime import UTC, datetime
 
 import pytest
 
-from pipeline.messages import CameraState, CommandKind, CommandMessage, TrackPhase
+from pipeline.messages import CameraState, CommandKind, CommandMessage, CropMessage, TrackPhase
 from pipeline.queue import keys
 from pipeline.reasons import REASON_TEXT, Reason
 from tests.api.conftest import error_of
@@ -110,6 +112,84 @@ def test_events_are_found_by_state(operator, station):
         assert [event["id"] for event in found] == [wanted]
 
 
+def listed(operator, **params) -> list[str]:
+    response = operator.get("/api/events", params=params)
+    assert response.status_code == 200, response.text
+    return [event["id"] for event in response.json()["events"]]
+
+
+def test_events_are_found_by_words_and_filters_page_by_page(operator, station):
+    now = time.time()
+    for number, (camera, words) in enumerate(
+        [("front", "A person in a red coat."), ("yard", "A red jacket."), ("front", "Ein Jäckchen."), ("yard", "Blue.")]
+    ):
+        record = station.person(camera, number, seen=now - 400 + 100 * number)
+        station.describe(record, words)
+    red = ["yard.t-1", "front.t-0"]
+    assert listed(operator, q="red") == red
+    assert listed(operator, q='"red coat"', camera="front") == ["front.t-0"]
+    assert listed(operator, q="jack*") == ["front.t-2", "yard.t-1"]
+    assert listed(operator, q="jackchen") == listed(operator, q="JÄCKCHEN") == ["front.t-2"]
+    assert listed(operator, q="red -jacket") == ["front.t-0"]
+    assert listed(operator, label="person", state="active", q="red") == red
+    assert listed(operator, label="dog") == listed(operator, zone="gate") == []
+    assert listed(operator, attribute=["upper.colour:red", "carries:bag"]) == []
+    since = datetime.fromtimestamp(now - 250, UTC).isoformat()
+    assert listed(operator, since=since) == ["yard.t-3", "front.t-2"]
+    assert listed(operator, until=since, q="red") == ["front.t-0", "yard.t-1"][::-1]
+    first = operator.get("/api/events", params={"q": "red", "limit": 1}).json()
+    assert listed(operator, q="red", before=first["next"]) == ["front.t-0"]
+    for text in ('"', "*", "' OR 1=1; --", 'a" OR b', "NEAR(", "\\", "%", "x" * 200):
+        assert operator.get("/api/events", params={"q": text}).status_code == 200
+
+
+def test_r50_a_description_can_be_asked_for(operator, station):
+    record = station.person("front", 1, seen=time.time() - 1000)
+    station.store.fail_description(record.crop.crop_id, Reason.DEADLINE, expired=True)
+    path = f"/api/events/{record.id}/describe"
+    first, again = operator.post(path), operator.post(path, params={"force": True})
+    assert (first.status_code, first.json()["queued"], first.json()["answer"]) == (202, True, "accepted")
+    assert first.json()["event"]["description_state"] == "queued"
+    assert (again.status_code, again.json()["answer"]) == (202, "under_way")
+    [(_, fields)] = station.redis.xrange(keys.crops("front"))
+    message = CropMessage.from_fields(fields)
+    assert message.crop_id == record.crop.crop_id and message.deadline > time.time()
+    assert station.redis.get(message.picture_key) == encoded()
+
+    station.describe(record, "A person in red.")
+    done = operator.post(path)
+    assert (done.status_code, done.json()["queued"], done.json()["answer"]) == (200, False, "described")
+    forced = operator.post(path, params={"force": True})
+    assert (forced.status_code, forced.json()["answer"]) == (202, "accepted")
+    assert forced.json()["event"]["description"] == "A person in red."
+
+
+def test_another_sites_page_can_not_ask_for_a_description(operator, station):
+    record = station.person("front", 1)
+    response = operator.post(f"/api/events/{record.id}/describe", headers={"Sec-Fetch-Site": "cross-site"})
+    assert response.status_code == 403 and error_of(response)["code"] == "cross_site"
+    assert station.redis.xlen(keys.crops("front")) == 0
+
+
+def test_there_is_nothing_to_describe_without_an_event_or_a_picture(operator, station):
+    response = operator.post("/api/events/nobody/describe")
+    assert response.status_code == 404 and error_of(response)["code"] == "event_not_found"
+    station.track("front", 1, TrackPhase.START)
+    response = operator.post("/api/events/front.t-1/describe", params={"force": True})
+    assert response.status_code == 409 and error_of(response)["code"] == "no_picture"
+
+
+def test_r51_an_event_tells_the_exact_request_behind_its_words(operator, station):
+    record = station.person("front", 1)
+    assert operator.get(f"/api/events/{record.id}").json()["request"] is None
+    station.describe(record, "A person in red.")
+    request = operator.get(f"/api/events/{record.id}").json()["request"]
+    assert request["pictures"] == [hashlib.sha256(encoded()).hexdigest()]
+    assert (request["model"], request["prompt_hash"]) == ("tiny", "0" * 64)
+    assert (request["prompt_tokens"], request["output_tokens"], request["image_tokens"]) == (100, 10, None)
+    assert (request["first_token_s"], request["total_s"]) == (0.1, 0.5)
+
+
 def test_an_event_tells_who_where_when_and_its_words(operator, station):
     record = station.person("front", 1)
     event = operator.get(f"/api/events/{record.id}").json()
@@ -128,6 +208,11 @@ def test_an_event_tells_who_where_when_and_its_words(operator, station):
         ({"limit": 1000}, "limit"),
         ({"state": "gone"}, "state"),
         ({"camera": "../x"}, "camera"),
+        ({"q": "x" * 201}, "q"),
+        ({"since": "yesterday"}, "since"),
+        ({"until": "2026-01-01T00:00:00"}, "until"),
+        ({"attribute": "red"}, "attribute[0]"),
+        ({"label": ""}, "label"),
     ],
 )
 def test_a_bad_query_is_400_that_names_it(operator, query, param):

@@ -17,11 +17,12 @@ import redis
 from ingest.demo_camera import DemoCamera, PhotoClip
 from pipeline.cli.checks.cameras import check_camera, check_cameras
 from pipeline.cli.checks.finding import Finding, Level
-from pipeline.cli.checks.machine import check_data_folder, check_limits, file_system_of
+from pipeline.cli.checks.machine import check_data_folder, check_limits
 from pipeline.cli.checks.models import check_model, check_weights
 from pipeline.cli.checks.redis_server import check_redis
 from pipeline.config import CameraConfig, DetectorConfig, EngineSection, RedisConfig, StoreConfig
 from pipeline.embedded_redis import EmbeddedValkey
+from pipeline.store.file_system import file_system_of
 
 
 def only(findings: Iterator[Finding] | list[Finding]) -> Finding:
@@ -190,7 +191,7 @@ def test_sqlite_on_a_network_file_system_is_a_problem_and_postgres_beside_it_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R71: "database is locked"."""
-    monkeypatch.setattr("pipeline.cli.checks.machine.file_system_of", lambda folder: "nfs4")
+    monkeypatch.setattr("pipeline.cli.checks.machine.network_file_system", lambda folder: "nfs4")
     first = next(iter(check_data_folder(StoreConfig(data_dir=tmp_path))))
     assert first.level is Level.PROBLEM and "nfs4" in first.text and "PostgreSQL" in first.text
     first = next(iter(check_data_folder(StoreConfig(data_dir=tmp_path, url="postgresql://h/db"))))

