@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 
 from api.errors import from_engine, invalid
 from vlm_engine.errors import InvalidRequestError
@@ -49,7 +49,6 @@ VLLM_EXTRAS: Neutral = {
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": (),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }
@@ -94,15 +93,41 @@ Stops = Annotated[
 ]
 
 
-class IgnoredFields(StrictModel):
-    """Fields that clients send routinely and that change nothing here: nothing is stored, nobody is told apart."""
+ShortText = Annotated[str, StringConstraints(max_length=512)]
+Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], ShortText], Field(max_length=16)]
 
-    user: Any = None
-    metadata: dict[str, str] | None = None
-    store: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
+
+class IgnoredFields(StrictModel):
+    """Notes and hints that clients send routinely: whose end user it is, and which requests share a prefix.
+
+    They ask for no other answer; prefixes are found by their content here.
+    """
+
+    user: ShortText | None = None
+    metadata: Metadata | None = None
+    safety_identifier: ShortText | None = None
+    prompt_cache_key: ShortText | None = None
+    prompt_cache_retention: ShortText | None = None
+
+
+class StreamOptions(StrictModel):
+    """What a stream carries beside the text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = Field(None, description="Chunks are never padded.")
+    continuous_usage_stats: bool | None = Field(None, description="Counts in every chunk (vLLM); with include_usage.")
+
+
+def check_stream_options(options: StreamOptions | None, stream: bool | None) -> None:
+    """Raises a 400 for options without a stream, or for half a wish."""
+    if options is None:
+        return
+    if not stream:
+        raise invalid("stream_options is only allowed with stream: true.", param="stream_options")
+    if options.continuous_usage_stats and not options.include_usage:
+        raise invalid(
+            "continuous_usage_stats needs include_usage: true.", param="stream_options.continuous_usage_stats"
+        )
 
 
 MAX_OPTION_PIXELS = 16 * 1024 * 1024
@@ -145,6 +170,19 @@ class SamplingFields(StrictModel):
     mm_processor_kwargs: ProcessorOptions | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    truncate_prompt_tokens: int | None = Field(
+        None,
+        ge=-1,
+        lt=INT64,
+        description="Keep only so many of the prompt's last tokens; -1: as many as the context has room for.",
+    )
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _some_tokens(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise ValueError("0 tokens are no prompt; allowed are -1, or 1 and more")
+        return value
 
     @property
     def processor_options(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.middleware import SECURITY_HEADERS
 from api.services import Services
+from pipeline.cli.keys import hash_of
 from pipeline.config import ServerConfig, WatchwordConfig
 from pipeline.reasons import Reason
 from tests.api.conftest import MODEL, error_of, user
@@ -26,7 +27,8 @@ KEYS = ("first-key-0123456789", "second-key-0123456789")
 @pytest.fixture(scope="module")
 def guarded(engine):
     """A server that asks for keys and takes small bodies only."""
-    server = ServerConfig(api_keys=KEYS, max_body_bytes=4096)
+    keys = [{"hash": hash_of(key), "roles": ["chat", "viewer"]} for key in KEYS]
+    server = ServerConfig.model_validate({"api_keys": keys, "max_body_bytes": 4096})
     with LiveServer(Services(WatchwordConfig(server=server), engine, None, None, MODEL)) as live:
         yield live
 
