@@ -18,7 +18,7 @@ from openai import OpenAI
 
 from api.services import Services
 from pipeline.config import ServerConfig, WatchwordConfig
-from tests.api.conftest import MODEL, engine_config, user
+from tests.api.conftest import MODEL, user
 from tests.api.gate import Gate, held
 from tests.api.live_server import LiveServer
 from tests.api.pictures import data_url, image_part, photograph
@@ -27,16 +27,6 @@ from vlm_engine.engine import VLMEngine
 
 FEW = 400
 """More steps than any state takes to come about."""
-
-
-@pytest.fixture(scope="module")
-def small_steps(tiny_smolvlm: Path) -> Iterator[tuple[VLMEngine, LiveServer]]:
-    """Two requests at once; beside a decode each step has room for a few tokens or one slice of a picture only."""
-    engine = VLMEngine(engine_config(tiny_smolvlm, max_num_seqs=2, max_num_batched_tokens=64, target_itl_ms=0.001))
-    engine.start()
-    with LiveServer(Services(WatchwordConfig(), engine, None, None, MODEL)) as server:
-        yield engine, server
-    engine.shutdown()
 
 
 @contextmanager
@@ -202,7 +192,7 @@ def test_a_queued_stream_is_kept_alive_by_comments(small_steps):
 
 def test_the_official_client_reads_over_the_comments(small_steps):
     engine, _ = small_steps
-    config = WatchwordConfig(server=ServerConfig(sse_keep_alive_s=0.02))
+    config = WatchwordConfig(server=ServerConfig(sse_keep_alive_s=0.001))
     with LiveServer(Services(config, engine, None, None, MODEL)) as server:
         client = OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
         with held(engine) as gate:
