@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from api.errors import invalid
 from api.openai.fields import (
@@ -13,6 +13,7 @@ from api.openai.fields import (
     Neutral,
     SamplingFields,
     StreamOptions,
+    TokenId,
     check_stream_options,
 )
 
@@ -43,7 +44,14 @@ def _as_prompts(value: Any) -> Any:
     return value
 
 
-PromptItem = Annotated[str, Field(min_length=1)] | Annotated[tuple[int, ...], Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
+Tokens = Annotated[tuple[TokenId, ...], Field(min_length=1)]
+PromptItem = Annotated[
+    Annotated[Text, Tag("~text")] | Annotated[Tokens, Tag("~tokens")],
+    # Tags begin with ``~`` so that error paths leave them out.
+    Discriminator(lambda value: "~text" if isinstance(value, str) else "~tokens"),
+]
+_Listed = Annotated[list[PromptItem], Field(min_length=1, max_length=MAX_PROMPTS)]
 
 
 class CompletionRequest(SamplingFields, IgnoredFields):
@@ -52,7 +60,7 @@ class CompletionRequest(SamplingFields, IgnoredFields):
     prompt: Annotated[
         tuple[PromptItem, ...],
         Field(min_length=1, max_length=MAX_PROMPTS),
-        BeforeValidator(_as_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+        BeforeValidator(_as_prompts, json_schema_input_type=Text | Tokens | _Listed),
     ]
     model: str | None = None
     best_of: int | None = Field(None, ge=1, le=20, description="Of so many candidates the n likeliest are returned.")

@@ -16,6 +16,9 @@ from vlm_engine.sampling_params import SamplingParams
 INT64 = 2**63
 MAX_STOPS = 16
 
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+"""How many there are the model says."""
+
 Neutral = Mapping[str, tuple[Any, ...]]
 """Field -> the values that ask for nothing. Fields of the API that aren't supported yet, and may be sent with these."""
 
@@ -88,7 +91,8 @@ Stops = Annotated[
     tuple[Stop, ...],
     Field(max_length=MAX_STOPS),
     BeforeValidator(
-        lambda value: (value,) if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+        lambda value: (value,) if isinstance(value, str) else value,
+        json_schema_input_type=Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)],
     ),
 ]
 
@@ -144,19 +148,19 @@ class ProcessorOptions(StrictModel):
 class SamplingFields(StrictModel):
     """Sampling and stopping; names and meanings as in the OpenAI API and in vLLM. None takes the model's default."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = Field(None, lt=INT64)
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[Annotated[int, Field(ge=0, lt=2**31)], float] | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=INT64, description="0 or -1: off.")
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = Field(None, ge=-INT64, lt=INT64)
     stop: Stops | None = None
     include_stop_str_in_output: bool | None = None
-    stop_token_ids: Annotated[tuple[int, ...], Field(max_length=1024)] | None = None
-    min_tokens: int | None = Field(None, lt=INT64)
+    stop_token_ids: Annotated[tuple[TokenId, ...], Field(max_length=1024)] | None = None
+    min_tokens: int | None = Field(None, ge=0, lt=INT64)
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     priority: int | None = Field(

@@ -112,7 +112,10 @@ class ResponsesRequest(SamplingFields, IgnoredFields):
     input: Annotated[
         tuple[InputMessage, ...],
         Field(min_length=1, max_length=10_000),
-        BeforeValidator(_as_items, json_schema_input_type=str | list[InputMessage]),
+        BeforeValidator(
+            _as_items,
+            json_schema_input_type=str | Annotated[list[InputMessage], Field(min_length=1, max_length=10_000)],
+        ),
     ]
     model: str | None = None
     instructions: str | None = None

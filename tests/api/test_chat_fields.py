@@ -46,7 +46,6 @@ def test_penalties_bring_other_words(client, engine, penalty):
         ({"logit_bias": {"49280": 1}}, "logit_bias"),
         ({"logit_bias": {str(2**31 - 1): 1}}, "logit_bias"),
         ({"extra_body": {"stop_token_ids": [49280]}}, "stop_token_ids"),
-        ({"extra_body": {"stop_token_ids": [-1], "min_tokens": 2}}, "stop_token_ids"),
     ],
 )
 def test_tokens_that_the_model_does_not_have_are_refused(client, fields, param):
