@@ -73,7 +73,9 @@ def create_app(services: Services) -> FastAPI:
     app.state.open_streams = 0
 
     install_handlers(app)
-    app.add_middleware(BodyLimit, limit=server.max_body_bytes)
+    app.add_middleware(
+        BodyLimit, limit=server.max_body_bytes, total=server.max_open_body_bytes, seconds=server.body_timeout_s
+    )
     app.add_middleware(LimitRequests, limits=app.state.limits, keys=app.state.keys)
     app.add_middleware(RequestFrame)  # added last = outermost
 

@@ -79,11 +79,20 @@ class RequestFrame:
 
 
 class BodyLimit:
-    """Refuses bodies over ``limit`` bytes with 413, announced or not, and never holds more than that in memory."""
+    """Bounds what bodies take: each in bytes (413, announced or not) and in seconds (408), all together in bytes (429).
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    Args:
+        limit: bytes of one body (server.max_body_bytes).
+        total: bytes of all bodies of requests that are being answered (server.max_open_body_bytes).
+        seconds: in which a body must arrive (server.body_timeout_s).
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, total: int, seconds: float) -> None:
         self._app = app
         self._limit = limit
+        self._total = total
+        self._seconds = seconds
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,22 +103,43 @@ class BodyLimit:
             await self._drain(receive)
             await self._refusal().response()(scope, receive, send)
             return
+        deadline = asyncio.get_running_loop().time() + self._seconds
         seen = 0
+        whole = False
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._limit:
-                if message.get("more_body", False):
+            nonlocal seen, whole
+            try:
+                async with asyncio.timeout_at(None if whole else deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise self._too_slow() from None
+            size = len(message.get("body", b""))
+            seen += size
+            self._held += size
+            whole = not message.get("more_body", False)
+            if seen > self._limit or self._held > self._total:
+                too_large = seen > self._limit
+                if not whole:
                     await self._drain(receive)
-                raise self._refusal()
+                raise self._refusal() if too_large else self._too_many()
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._held -= seen
+
+    def _too_slow(self) -> ApiError:
+        message = f"The request body did not arrive within {self._seconds:g} s (server.body_timeout_s)."
+        return ApiError(408, message, code="request_body_timeout", headers={"Connection": "close"})
+
+    def _too_many(self) -> ApiError:
+        message = f"Requests of {self._total} bytes are in work, the limit (server.max_open_body_bytes)."
+        return ApiError(429, message, code="server_busy", headers={"Retry-After": "1"})
 
     def _refusal(self) -> ApiError:
-        message = f"The request body is larger than the limit of {self._limit} bytes."
+        message = f"The request body is larger than the limit of {self._limit} bytes (server.max_body_bytes)."
         return ApiError(413, message, code="request_too_large")
 
     async def _drain(self, receive: Receive) -> None:

@@ -56,6 +56,13 @@ class ServerConfig(Section):
         False, title="Open", description="Listen beyond loopback without API keys: everyone in reach may use it."
     )
     max_body_bytes: int = Field(32 * 1024 * 1024, title="Largest body", description="Of a request, in bytes.", ge=1024)
+    max_open_body_bytes: int = Field(
+        1024 * 1024 * 1024,
+        title="Open bodies",
+        description="Bytes of the bodies of all requests in work; beyond it 429.",
+        ge=1024,
+    )
+    body_timeout_s: float = Field(60.0, title="Body timeout", description="In which a request's body arrives.", gt=0)
     request_timeout_s: float = Field(
         600.0,
         title="Request deadline",
