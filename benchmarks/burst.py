@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 
+RETRY_S = 0.1
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
@@ -40,6 +41,9 @@ class Streams:
             turn += 1
             body = question(self._model, f"Tell me a long story, number {number}, part {turn}.", self._tokens)
             async with self._client.stream("POST", "/chat/completions", json={**body, "stream": True}) as response:
+                if response.status_code == 429:  # the burst was faster; the story goes on later
+                    await asyncio.sleep(RETRY_S)
+                    continue
                 response.raise_for_status()
                 last: float | None = None
                 async for line in response.aiter_lines():
