@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api import auth, health, metrics, page, source
 from api.errors import install_handlers
+from api.limits import LimitRequests, Limits
 from api.middleware import BodyLimit, RequestFrame
-from api.openai import chat, models, responses
+from api.openai import chat, completions, models, responses, responses_stored, tokenize
 from api.openai.chat_request import ChatRequest
+from api.openai.completions_request import CompletionRequest
 from api.openai.fetch import PictureFetcher
+from api.openai.response_store import ResponseStore
 from api.openai.responses_request import ResponsesRequest
+from api.openai.tokenize import DetokenizeRequest, TokenizeChat, TokenizeText
 from api.operator import cameras, engine, events, queue, stream
 from api.origin import CheckOrigin
 from api.services import Services
+from pipeline.config.server import Role
 
 _DESCRIPTION = (
     "Cameras into words: people found by YOLO26, described by a vision-language model that answers chats in the same "
     f"process. Free software under AGPL-3.0-or-later; the source of this very server is at {source.PATH}."
 )
+
+ROUTERS: Mapping[Role, Sequence[APIRouter]] = {
+    "chat": (
+        chat.router,
+        completions.router,
+        responses.router,
+        responses_stored.router,
+        models.router,
+        tokenize.router,
+    ),
+    "viewer": (metrics.router, cameras.router, events.router, queue.router, engine.router, stream.router),
+}
+"""What needs which role. Changes below the viewer's routes need the role operator (:func:`api.auth.require`)."""
 
 
 def create_app(services: Services) -> FastAPI:
@@ -44,7 +63,12 @@ def create_app(services: Services) -> FastAPI:
         redoc_url=None,
     )
     app.state.services = services
-    app.state.keys = auth.ApiKeys(services.config.server.api_keys)
+    server = services.config.server
+    app.state.keys = auth.ApiKeys(server)
+    app.state.limits = Limits(server.max_open_requests)
+    app.state.responses = ResponseStore(
+        server.stored_responses, server.stored_responses_bytes, server.stored_responses_age_s
+    )
     app.state.page = page.Page()
     app.state.fetcher = PictureFetcher(services.config.pictures)
     app.state.started = int(time.time())
@@ -52,39 +76,36 @@ def create_app(services: Services) -> FastAPI:
     app.state.open_streams = 0
 
     install_handlers(app)
-    server = services.config.server
     app.add_middleware(
-        BodyLimit,
-        limit=server.max_body_bytes,
-        total=server.max_total_body_bytes,
-        seconds=server.body_timeout_s,
+        BodyLimit, limit=server.max_body_bytes, total=server.max_open_body_bytes, seconds=server.body_timeout_s
     )
     app.add_middleware(CheckOrigin, hosts=server.allowed_hosts, any_host=app.state.keys.required, own_host=server.host)
+    app.add_middleware(LimitRequests, limits=app.state.limits, keys=app.state.keys)
     app.add_middleware(RequestFrame)  # added last = outermost
 
-    for router in (page.router, source.router, health.router, auth.router):
+    for router in (page.router, source.router, health.router, auth.router, tokenize.public_router):
         app.include_router(router)
-    for router in (
-        metrics.router,
-        chat.router,
-        responses.router,
-        models.router,
-        cameras.router,
-        events.router,
-        queue.router,
-        engine.router,
-        stream.router,
-    ):
-        app.include_router(router, dependencies=[Depends(auth.require_key)])
+    for role, routers in ROUTERS.items():
+        for router in routers:
+            app.include_router(router, dependencies=[Depends(auth.require(role))])
     _describe_bodies(app)
     return app
 
 
+_BODIES: Mapping[str, Sequence[type[BaseModel]]] = {
+    "/v1/chat/completions": (ChatRequest,),
+    "/v1/completions": (CompletionRequest,),
+    "/v1/responses": (ResponsesRequest,),
+    "/tokenize": (TokenizeText, TokenizeChat),
+    "/detokenize": (DetokenizeRequest,),
+}
+
+
 def _describe_bodies(app: FastAPI) -> None:
     """Adds to /openapi.json the bodies that we read ourselves (off the event loop, so FastAPI doesn't know them)."""
-    bodies: dict[str, type[BaseModel]] = {"/v1/chat/completions": ChatRequest, "/v1/responses": ResponsesRequest}
     _, definitions = models_json_schema(
-        [(model, "validation") for model in bodies.values()], ref_template="#/components/schemas/{model}"
+        [(model, "validation") for kinds in _BODIES.values() for model in kinds],
+        ref_template="#/components/schemas/{model}",
     )
 
     def openapi() -> dict[str, Any]:
@@ -97,11 +118,13 @@ def _describe_bodies(app: FastAPI) -> None:
                 routes=app.routes,
             )
             schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
-            for path, model in bodies.items():
-                reference = {"$ref": f"#/components/schemas/{model.__name__}"}
+            for path, kinds in _BODIES.items():
+                references = [{"$ref": f"#/components/schemas/{model.__name__}"} for model in kinds]
                 schema["paths"][path]["post"]["requestBody"] = {
                     "required": True,
-                    "content": {"application/json": {"schema": reference}},
+                    "content": {
+                        "application/json": {"schema": references[0] if len(kinds) == 1 else {"anyOf": references}}
+                    },
                 }
             app.openapi_schema = schema
         return app.openapi_schema

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from api.streaming import CLIENT_GONE, ClientGone
 from pipeline.queue.health import QueueUnavailable
@@ -127,7 +128,8 @@ def install_handlers(app: FastAPI) -> None:
         return error.response()
 
     @app.exception_handler(ClientGone)
-    async def _client_gone(_: Request, __: ClientGone) -> Response:
+    @app.exception_handler(ClientDisconnect)
+    async def _client_gone(_: Request, __: Exception) -> Response:
         return Response(status_code=CLIENT_GONE)
 
     @app.exception_handler(QueueUnavailable)

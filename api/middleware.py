@@ -19,7 +19,6 @@ _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 DRAIN_S = 2.0
-FULL_RETRY_S = 5
 
 SECURITY_HEADERS = {
     # No inline script or style, nothing from elsewhere, no framing. blob: holds the camera pictures the page fetched.
@@ -80,12 +79,12 @@ class RequestFrame:
 
 
 class BodyLimit:
-    """Refuses bodies over ``limit`` bytes with 413, announced or not, and never holds more than that in memory.
+    """Bounds what bodies take: each in bytes (413, announced or not) and in seconds (408), all together in bytes (429).
 
     Args:
-        limit: bytes of one body.
-        total: bytes of the bodies of all requests that are in work; beyond it 429.
-        seconds: how long a client may take to send one; then 408.
+        limit: bytes of one body (server.max_body_bytes).
+        total: bytes of all bodies of requests that are being answered (server.max_open_body_bytes).
+        seconds: in which a body must arrive (server.body_timeout_s).
     """
 
     def __init__(self, app: ASGIApp, limit: int, total: int, seconds: float) -> None:
@@ -104,29 +103,26 @@ class BodyLimit:
             await self._drain(receive)
             await self._refusal().response()(scope, receive, send)
             return
-        seen, whole = 0, False
         deadline = asyncio.get_running_loop().time() + self._seconds
+        seen = 0
+        whole = False
 
         async def counted() -> Message:
             nonlocal seen, whole
-            if whole:
-                return await receive()  # waits for the client to leave
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(None if whole else deadline):
                     message = await receive()
             except TimeoutError:
-                text = f"The request's body did not arrive within {self._seconds:g} s (server.body_timeout_s)."
-                raise ApiError(408, text, code="body_timeout", headers={"Connection": "close"}) from None
-            whole = not message.get("more_body", False)
+                raise self._too_slow() from None
             size = len(message.get("body", b""))
             seen += size
             self._held += size
-            if seen > self._limit:
+            whole = not message.get("more_body", False)
+            if seen > self._limit or self._held > self._total:
+                too_large = seen > self._limit
                 if not whole:
                     await self._drain(receive)
-                raise self._refusal()
-            if self._held > self._total:
-                raise self._full()
+                raise self._refusal() if too_large else self._too_many()
             return message
 
         try:
@@ -134,13 +130,17 @@ class BodyLimit:
         finally:
             self._held -= seen
 
-    def _refusal(self) -> ApiError:
-        message = f"The request body is larger than the limit of {self._limit} bytes."
-        return ApiError(413, message, code="request_too_large")
+    def _too_slow(self) -> ApiError:
+        message = f"The request body did not arrive within {self._seconds:g} s (server.body_timeout_s)."
+        return ApiError(408, message, code="request_body_timeout", headers={"Connection": "close"})
 
-    def _full(self) -> ApiError:
-        message = f"The bodies of all requests in work are at the limit of {self._total} bytes; try again in a moment."
-        return ApiError(429, message, code="bodies_over_limit", headers={"Retry-After": str(FULL_RETRY_S)})
+    def _too_many(self) -> ApiError:
+        message = f"Requests of {self._total} bytes are in work, the limit (server.max_open_body_bytes)."
+        return ApiError(429, message, code="server_busy", headers={"Retry-After": "1"})
+
+    def _refusal(self) -> ApiError:
+        message = f"The request body is larger than the limit of {self._limit} bytes (server.max_body_bytes)."
+        return ApiError(413, message, code="request_too_large")
 
     async def _drain(self, receive: Receive) -> None:
         """Reads on for a while: closing with unread data resets the connection, and the client never sees the 413."""

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S = 20.0
 """Longest wait for a request's head, from the connection's first byte or the last answer's end."""
+BACKLOG = 2048
 SHUTDOWN_S = 8
 """Longest wait for open answers on shutdown; what is left then is cut."""
 
@@ -114,6 +115,9 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        # Not left to uvicorn, which does it when its loop comes to it: until then connections would be refused, and
+        # with SO_REUSEADDR a port that another has bound but not listened on yet would seem free.
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

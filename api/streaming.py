@@ -12,6 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 
+KEEP_ALIVE = b": keep-alive\n\n"
+
 CLIENT_GONE = 499
 """nginx's status for a client that left; seen in our log only."""
 
@@ -28,18 +30,26 @@ class EventStream(Response):
     Starlette's own StreamingResponse cancels inside an anyio scope, which cancels the generator's clean-up too. Here
     the generator sees one cancellation and may await in its ``finally`` (abort a request, close a reader).
     ``on_close`` runs in any case, also when the client left before the generator began.
+
+    A stream that is silent for ``keep_alive_s`` seconds gets a comment line, which clients ignore and proxies see: a
+    request may wait in the queue for longer than they would keep a silent connection open.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, pieces: AsyncGenerator[bytes, None], on_close: Callable[[], Awaitable[None]] | None = None
+        self,
+        pieces: AsyncGenerator[bytes, None],
+        on_close: Callable[[], Awaitable[None]] | None = None,
+        *,
+        keep_alive_s: float | None = None,
     ) -> None:
         # Proxies must not buffer (nginx), nor caches keep or re-encode it.
         super().__init__(headers={"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._pieces = pieces
         self._on_close = on_close
+        self._keep_alive_s = keep_alive_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = asyncio.create_task(self._send_all(send))
@@ -57,11 +67,21 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for piece in self._pieces:
+            while (piece := await self._next(send)) is not None:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await self._pieces.aclose()
+
+    async def _next(self, send: Send) -> bytes | None:
+        """The next piece, None at the end; comments go out while it takes long."""
+        following = asyncio.ensure_future(anext(self._pieces, None))
+        try:
+            while not (await asyncio.wait({following}, timeout=self._keep_alive_s))[0]:
+                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+            return following.result()
+        finally:
+            await _cancel(following)
 
 
 class ClientGone(Exception):
@@ -90,7 +110,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _cancel(task: asyncio.Task[Any]) -> None:
+async def _cancel(task: asyncio.Future[Any]) -> None:
     """Cancels and waits until the task's clean-up has run; its own outcome was looked at before."""
     if not task.done():
         task.cancel()

@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import meta
 from jinja2.exceptions import TemplateError
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from vlm_engine.errors import InvalidRequestError
+
+OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+"""Variables of templates that have arguments of their own."""
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """Private-use characters around the number of a piece of literal text while the template is rendered."""
@@ -30,11 +35,16 @@ class ChatRenderer:
         tokenizer: the checkpoint's (fast) tokenizer.
         chat_template: Jinja template; None for a model that has none.
         image_token: the placeholder that the template writes for a picture; None when the model takes no pictures.
+        max_characters: longer prompts are refused before they are tokenised, which takes a second a megabyte.
     """
 
-    def __init__(self, tokenizer: Any, chat_template: str | None, image_token: str | None) -> None:
+    def __init__(
+        self, tokenizer: Any, chat_template: str | None, image_token: str | None, max_characters: int | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = chat_template
+        self._max_characters = max_characters
+        self.template_variables = _variables(tokenizer, chat_template) if chat_template is not None else frozenset()
         self._image_token = image_token
         special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
         special |= {image_token} if image_token else set()
@@ -57,10 +67,18 @@ class ChatRenderer:
         Special tokens written in message text are encoded as plain text. Text and pictures keep their order.
 
         Raises:
-            InvalidRequestError: the template refuses the messages or drops a picture, or the model takes none.
+            InvalidRequestError: the template refuses the messages or drops a picture, or the model takes none;
+                ``template_kwargs`` names something that the template doesn't know.
         """
         if self._template is None:
             raise InvalidRequestError("the model has no chat template; use text completion", param="messages")
+        for name in template_kwargs or {}:
+            if name not in self.template_variables:
+                known = ", ".join(sorted(self.template_variables)) or "none"
+                raise InvalidRequestError(
+                    f"the model's chat template has no variable {name[:100]!r}; it has: {known}",
+                    param="chat_template_kwargs",
+                )
         literals: list[str] = []
         images: list[Any] = []
         conversation = [self._protect_message(message, literals, images) for message in messages]
@@ -78,9 +96,13 @@ class ChatRenderer:
             raise InvalidRequestError(f"the chat template refuses the messages: {error}", param="messages") from None
         return RenderedPrompt(self._tokenise(text, literals, len(images)), tuple(images))
 
-    def encode_text(self, text: str) -> tuple[int, ...]:
-        """Token ids of plain text (text completion); special tokens in it are encoded as plain text."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True))
+    def encode_text(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of plain text (text completion); special tokens in it are encoded as plain text.
+
+        Raises InvalidRequestError for a text far beyond the context.
+        """
+        self._check_length(text)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens, split_special_tokens=True))
 
     def _protect_message(self, message: Mapping[str, Any], literals: list[str], images: list[Any]) -> dict[str, Any]:
         content = message.get("content")
@@ -122,6 +144,7 @@ class ChatRenderer:
         return value
 
     def _tokenise(self, text: str, literals: Sequence[str], num_images: int) -> tuple[tuple[int, ...], ...]:
+        self._check_length(text)
         pieces: list[list[int]] = [[]]
         position = 0
         for seam in self._seams.finditer(text):
@@ -140,3 +163,17 @@ class ChatRenderer:
                 param="messages",
             )
         return tuple(tuple(piece) for piece in pieces)
+
+    def _check_length(self, text: str) -> None:
+        if self._max_characters is not None and len(text) > self._max_characters:
+            raise InvalidRequestError(
+                f"the prompt has {len(text)} characters, none of more than {self._max_characters} fits the context",
+                param="messages",
+                code="context_length_exceeded",
+            )
+
+
+def _variables(tokenizer: Any, template: str) -> frozenset[str]:
+    """What a template takes beside the messages: the names that ``chat_template_kwargs`` may give."""
+    names: set[str] = meta.find_undeclared_variables(_compile_jinja_template(template).environment.parse(template))
+    return frozenset(names) - OWN_VARIABLES - frozenset(tokenizer.special_tokens_map)

@@ -176,6 +176,11 @@ class VLMEngine:
         return self._loaded().tokenizer
 
     @property
+    def vocab_size(self) -> int:
+        """Token ids are smaller."""
+        return self._ready_parts()[1].vocab_size
+
+    @property
     def steps(self) -> StepRing:
         """What the last steps did."""
         return self._ready_parts()[0].steps
@@ -196,11 +201,14 @@ class VLMEngine:
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        truncate_prompt_tokens: int | None = None,
     ) -> PreparedPrompt:
         """Renders and tokenises messages and preprocesses their pictures, off the event loop and the engine thread.
 
+        ``truncate_prompt_tokens`` keeps only so many of the last tokens.
+
         Raises:
-            InvalidRequestError: a picture or the conversation can't be used.
+            InvalidRequestError: a picture or the conversation can't be used, or a picture would be cut off.
             OverloadedError: too many pictures wait.
             EngineDeadError: the engine isn't ready.
         """
@@ -215,14 +223,65 @@ class VLMEngine:
             template_kwargs=chat_template_kwargs,
         )
         images = await self._process_images(rendered.images, mm_processor_kwargs or {})
-        return await asyncio.to_thread(intake.assemble, rendered.pieces, images)
+        return await asyncio.to_thread(intake.assemble, rendered.pieces, images, truncate_prompt_tokens)
 
-    async def prepare_text(self, text: str) -> PreparedPrompt:
-        """Tokenises plain text without a chat template."""
+    async def prepare_text(self, text: str, *, truncate_prompt_tokens: int | None = None) -> PreparedPrompt:
+        """Tokenises plain text without a chat template; ``truncate_prompt_tokens`` keeps so many of the last tokens.
+
+        Raises:
+            InvalidRequestError: nothing is in it.
+            EngineDeadError: the engine isn't ready.
+        """
         self._require_ready()
         _, intake = self._ready_parts()
         ids = await asyncio.to_thread(intake.chat.encode_text, text)
-        return intake.assemble((ids,), ())
+        return await asyncio.to_thread(intake.assemble, (ids,), (), truncate_prompt_tokens)
+
+    async def prepare_tokens(
+        self, token_ids: Sequence[int], *, truncate_prompt_tokens: int | None = None
+    ) -> PreparedPrompt:
+        """A prompt from token ids, special ones included; not those that stand for a picture.
+
+        Raises:
+            InvalidRequestError: an id isn't the model's, or stands for a picture.
+            EngineDeadError: the engine isn't ready.
+        """
+        self._require_ready()
+        _, intake = self._ready_parts()
+        intake.check_token_ids(token_ids)
+        return await asyncio.to_thread(intake.assemble, (token_ids,), (), truncate_prompt_tokens)
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of plain text, as :meth:`prepare_text` has them; empty for an empty text.
+
+        Raises:
+            InvalidRequestError: far beyond the context.
+            EngineDeadError: the engine isn't ready.
+        """
+        self._require_ready()
+        _, intake = self._ready_parts()
+        return await asyncio.to_thread(intake.chat.encode_text, text, add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special ones included. Raises InvalidRequestError for an id that isn't the model's."""
+        _, intake = self._ready_parts()
+        intake.check_vocabulary("tokens", token_ids)
+        text: str = self.tokenizer.decode(list(token_ids), clean_up_tokenization_spaces=False)
+        return text
+
+    def require_room(self) -> None:
+        """Raises OverloadedError when the queue is full, EngineDeadError when the engine isn't ready.
+
+        Worth asking before a prompt is prepared: in a burst that work would be for nothing.
+        """
+        self._require_ready()
+        core, _ = self._ready_parts()
+        waiting = core.num_waiting + len(self._inbox)
+        if waiting >= self.config.max_queued_requests:
+            raise OverloadedError(
+                f"{waiting} requests wait already (max_queued_requests is {self.config.max_queued_requests})",
+                retry_after=5.0,
+            )
 
     async def submit(
         self,
@@ -249,18 +308,12 @@ class VLMEngine:
             OverloadedError: the queue is full.
             EngineDeadError: the engine isn't ready.
         """
-        self._require_ready()
         core, intake = self._ready_parts()
-        waiting = core.num_waiting + len(self._inbox)
-        if waiting >= self.config.max_queued_requests:
-            raise OverloadedError(
-                f"{waiting} requests wait already (max_queued_requests is {self.config.max_queued_requests})",
-                retry_after=5.0,
-            )
+        self.require_room()
         request_id = request_id or f"req-{uuid.uuid4().hex}"
         requests = intake.requests(prompt, params, request_id, priority_class, priority, cache_salt)
         core.check_fits(requests[0])
-        stream = OutputStream(request_id, params.n, self.abort)
+        stream = OutputStream(request_id, params.n, self.abort, len(prompt.token_ids))
         group = intake.sequences(requests, stream.deliver)
         self._post(lambda core: core.add(group))
         return stream

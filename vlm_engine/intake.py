@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from vlm_engine.chat import ChatRenderer
@@ -18,6 +18,8 @@ from vlm_engine.prompt import ImageInput, PreparedPrompt, PriorityClass
 from vlm_engine.request import ImageSpan, Request
 from vlm_engine.sampling_params import SamplingParams
 from vlm_engine.sequence import OutputSequence
+
+NORMALISATION_SLACK = 4
 
 
 class Intake:
@@ -35,8 +37,15 @@ class Intake:
         self._arrivals = itertools.count()
         own: int = checkpoint.family.text_config.max_position_embeddings
         self.max_model_len = min(config.max_model_len or own, own, capacity)
-        image_token = checkpoint.processor.image_token if checkpoint.processor is not None else None
-        self.chat = ChatRenderer(checkpoint.tokenizer, checkpoint.chat_template, image_token)
+        self.vocab_size: int = checkpoint.family.text_config.vocab_size
+        processor = checkpoint.processor
+        image_token = processor.image_token if processor is not None else None
+        self._image_token_id: int | None = processor.image_token_id if processor is not None else None
+        # No token is longer, in characters; the slack is for normalisation, which may make text shorter.
+        longest = NORMALISATION_SLACK * max(map(len, checkpoint.tokenizer.get_vocab()))
+        self.chat = ChatRenderer(
+            checkpoint.tokenizer, checkpoint.chat_template, image_token, self.max_model_len * longest
+        )
 
     @property
     def default_params(self) -> SamplingParams:
@@ -49,11 +58,37 @@ class Intake:
             repetition_penalty=1.0 if g.repetition_penalty is None else float(g.repetition_penalty),
         )
 
-    def assemble(self, pieces: Sequence[Sequence[int]], images: Sequence[ProcessedImage]) -> PreparedPrompt:
+    def check_token_ids(self, token_ids: Sequence[int]) -> None:
+        """Raises InvalidRequestError for ids that the model doesn't have, or that stand for a picture."""
+        self.check_vocabulary("messages", token_ids)
+        if self._image_token_id in token_ids:
+            raise InvalidRequestError(
+                f"token id {self._image_token_id} stands for a picture; send pictures in a chat", param="messages"
+            )
+
+    def check_vocabulary(self, name: str, token_ids: Iterable[int]) -> None:
+        """Raises InvalidRequestError, naming the parameter, for ids that the model doesn't have."""
+        for token in token_ids:
+            if not 0 <= token < self.vocab_size:
+                raise InvalidRequestError(
+                    f"{name} holds token id {token}, the model's are 0 to {self.vocab_size - 1}", param=name
+                )
+
+    def assemble(
+        self,
+        pieces: Sequence[Sequence[int]],
+        images: Sequence[ProcessedImage],
+        truncate_prompt_tokens: int | None = None,
+    ) -> PreparedPrompt:
         """Puts the text between the pictures and the pictures' token blocks together, and computes positions.
 
+        Args:
+            pieces: token ids of the text before, between and after the pictures.
+            images: in their order.
+            truncate_prompt_tokens: keep only so many of the last tokens.
+
         Raises:
-            InvalidRequestError: nothing is in it.
+            InvalidRequestError: nothing is in it, or a picture would be cut off.
         """
         ids: list[int] = list(pieces[0])
         inputs: list[ImageInput] = []
@@ -65,6 +100,9 @@ class Intake:
             ids += piece
         if not ids:
             raise InvalidRequestError("the prompt is empty", param="messages")
+        cut = max(0, len(ids) - truncate_prompt_tokens) if truncate_prompt_tokens is not None else 0
+        if cut:
+            ids, inputs = ids[cut:], [_moved(image, cut) for image in inputs]
         positions, delta = self._checkpoint.family.positions(ids, inputs)
         return PreparedPrompt(tuple(ids), tuple(inputs), positions, delta)
 
@@ -83,6 +121,9 @@ class Intake:
             InvalidRequestError: longer than the context, with the numbers.
         """
         max_total = self._max_total(prompt, params)
+        # Sampling would fail on ids beyond the vocabulary.
+        self.check_vocabulary("logit_bias", params.logit_bias)
+        self.check_vocabulary("stop_token_ids", params.stop_token_ids)
         caching = self._config.enable_prefix_caching
         salt = (cache_salt or "").encode() if caching else uuid.uuid4().bytes
         spans = self._spans(prompt)
@@ -142,3 +183,15 @@ class Intake:
                 code="context_length_exceeded",
             )
         return length + params.max_tokens
+
+
+def _moved(image: ImageInput, cut: int) -> ImageInput:
+    """The picture in a prompt whose first ``cut`` tokens are gone."""
+    if image.start < cut:
+        raise InvalidRequestError(
+            f"truncate_prompt_tokens would cut off a picture (its first token is number {image.start}, "
+            f"the first {cut} would go)",
+            param="truncate_prompt_tokens",
+        )
+    indices = tuple(index - cut for index in image.token_indices)
+    return replace(image, start=image.start - cut, token_indices=indices)

@@ -18,10 +18,12 @@ class OutputStream:
         request_id: the request.
         count: its number of sequences.
         abort: called when the stream is left early.
+        num_prompt_tokens: of the whole prompt, pictures included; known before the first piece.
     """
 
-    def __init__(self, request_id: str, count: int, abort: Callable[[str], None]) -> None:
+    def __init__(self, request_id: str, count: int, abort: Callable[[str], None], num_prompt_tokens: int = 0) -> None:
         self.request_id = request_id
+        self.num_prompt_tokens = num_prompt_tokens
         self._open = count
         self._abort = abort
         self._loop = asyncio.get_running_loop()

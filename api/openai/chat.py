@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator
@@ -16,9 +15,11 @@ from api.openai.chat_request import UNSUPPORTED, ChatRequest, engine_messages
 from api.openai.fields import sampling_params
 from api.openai.images import fetcher_of, load_pictures
 from api.openai.submission import (
+    Deadline,
     Gathered,
     Submission,
     check_model,
+    deadline_of,
     gather,
     off_loop,
     parse,
@@ -39,18 +40,21 @@ router = APIRouter(prefix="/v1", tags=["openai"])
 
 @router.post("/chat/completions", summary="Create a chat completion", response_model=None)
 async def create_chat_completion(request: Request, services: Provided) -> Response:
+    deadline = deadline_of(request, services)
     body = await read_json(request)
     engine = ready_engine(services)
     asked, submission = await off_loop(len(body), lambda: read_chat(body, engine.default_params))
     check_model(asked.model, services)
     submission = await unless_gone(request, load_pictures(submission, fetcher_of(request), services.config))
-    answer = ChatAnswer(services.model_name, asked.wanted_logprobs is not None, asked.include_usage)
-    deadline = asyncio.get_running_loop().time() + services.config.server.request_timeout_s
+    answer = ChatAnswer(
+        services.model_name, asked.wanted_logprobs is not None, asked.include_usage, asked.usage_in_chunks
+    )
     n = submission.params.n
 
     if asked.stream:
         stream = await unless_gone(request, submit(engine, submission, answer.id, deadline))
-        return EventStream(_chunks(stream, answer, n, deadline), stream.aclose)
+        keep_alive_s = services.config.server.sse_keep_alive_s
+        return EventStream(_chunks(stream, answer, n, deadline), stream.aclose, keep_alive_s=keep_alive_s)
 
     async def whole() -> Gathered:
         return await gather(await submit(engine, submission, answer.id, deadline), n, deadline)
@@ -75,15 +79,15 @@ def read_chat(body: bytes, defaults: SamplingParams) -> tuple[ChatRequest, Submi
     return asked, Submission(engine_messages(asked.messages), params, asked, renames)
 
 
-async def _chunks(stream: OutputStream, answer: ChatAnswer, n: int, deadline: float) -> AsyncGenerator[bytes, None]:
-    gathered = Gathered.empty(n)
-    for chunk in answer.opening(n):
+async def _chunks(stream: OutputStream, answer: ChatAnswer, n: int, deadline: Deadline) -> AsyncGenerator[bytes, None]:
+    gathered = Gathered.empty(n, stream.num_prompt_tokens)
+    for chunk in answer.opening(gathered):
         yield chunk
     try:
         async with aclosing(pieces(stream, deadline)) as source:
             async for piece in source:
                 gathered.add(piece)
-                for chunk in answer.piece(piece):
+                for chunk in answer.piece(piece, gathered):
                     yield chunk
     except ApiError as error:
         _log.warning("Chat %s failed after its answer began: %s", answer.id, error.message)

@@ -32,11 +32,13 @@ class ChatAnswer:
     Attributes:
         with_logprobs: the request asked for log-probabilities.
         with_usage: every chunk carries ``usage`` (null), and one more chunk at the end carries the counts.
+        usage_in_chunks: every chunk carries the counts so far instead of null.
     """
 
     model: str
     with_logprobs: bool = False
     with_usage: bool = False
+    usage_in_chunks: bool = False
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -47,7 +49,7 @@ class ChatAnswer:
             created=self.created,
             model=self.model,
             choices=[self._choice(index, output) for index, output in enumerate(gathered.outputs)],
-            usage=_usage(gathered),
+            usage=usage_of(gathered),
         )
 
     def _choice(self, index: int, output: Output) -> Choice:
@@ -60,37 +62,39 @@ class ChatAnswer:
             **_stop_reason(output.stop_reason),
         )
 
-    def opening(self, n: int) -> list[bytes]:
+    def opening(self, gathered: Gathered) -> list[bytes]:
         """The chunks that name the role, one a choice, before any text."""
+        delta = ChoiceDelta(role="assistant", content="")
         return [
-            self._chunk(ChunkChoice(index=i, delta=ChoiceDelta(role="assistant", content=""), finish_reason=None))
-            for i in range(n)
+            self._chunk(ChunkChoice(index=index, delta=delta, finish_reason=None), gathered)
+            for index in range(len(gathered.outputs))
         ]
 
-    def piece(self, piece: RequestOutput) -> list[bytes]:
-        """The chunks for one piece: its text, if any, and the choice's end, if it is."""
+    def piece(self, piece: RequestOutput, gathered: Gathered) -> list[bytes]:
+        """The chunks for one piece: its text, if any, and the choice's end, if it is. ``gathered`` holds it already."""
         chunks = []
         if piece.text or (self.with_logprobs and piece.logprobs):
             logprobs = ChunkLogprobs(content=chat_logprobs(piece.logprobs), refusal=None)
             choice: dict[str, Any] = {"logprobs": logprobs if self.with_logprobs else None}
             delta = ChoiceDelta(content=piece.text)
-            chunks.append(self._chunk(ChunkChoice(index=piece.index, delta=delta, finish_reason=None, **choice)))
+            text = ChunkChoice(index=piece.index, delta=delta, finish_reason=None, **choice)
+            chunks.append(self._chunk(text, gathered))
         if piece.finish_reason is not None:
             finish = _finish(piece.finish_reason)
             end = ChunkChoice(
                 index=piece.index, delta=ChoiceDelta(), finish_reason=finish, **_stop_reason(piece.stop_reason)
             )
-            chunks.append(self._chunk(end))
+            chunks.append(self._chunk(end, gathered))
         return chunks
 
     def closing(self, gathered: Gathered) -> list[bytes]:
         """The usage chunk, when asked for, and the end marker."""
         if not self.with_usage:
             return [DONE]
-        return [self._encode([], _usage(gathered)), DONE]
+        return [self._encode([], usage_of(gathered)), DONE]
 
-    def _chunk(self, choice: ChunkChoice) -> bytes:
-        return self._encode([choice], None)
+    def _chunk(self, choice: ChunkChoice, gathered: Gathered) -> bytes:
+        return self._encode([choice], usage_of(gathered) if self.usage_in_chunks else None)
 
     def _encode(self, choices: list[ChunkChoice], usage: CompletionUsage | None) -> bytes:
         chunk = ChatCompletionChunk(
@@ -114,7 +118,8 @@ def _stop_reason(reason: str | int | None) -> dict[str, Any]:
     return {"stop_reason": reason}
 
 
-def _usage(gathered: Gathered) -> CompletionUsage:
+def usage_of(gathered: Gathered) -> CompletionUsage:
+    """The counts so far."""
     return CompletionUsage(
         prompt_tokens=gathered.num_prompt_tokens,
         completion_tokens=gathered.num_output_tokens,

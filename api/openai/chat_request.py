@@ -14,7 +14,9 @@ from api.openai.fields import (
     IgnoredFields,
     Neutral,
     SamplingFields,
+    StreamOptions,
     StrictModel,
+    check_stream_options,
     content_kind,
     part_kind,
 )
@@ -31,6 +33,7 @@ UNSUPPORTED: Neutral = {
     "modalities": (["text"],),
     "prediction": (),
     "reasoning_effort": ("none",),
+    "store": (False,),
     "response_format": ({"type": "text"},),
     "verbosity": ("medium",),
     "web_search_options": (),
@@ -89,12 +92,6 @@ class ChatMessage(StrictModel):
     reasoning_content: Any = None
 
 
-class StreamOptions(StrictModel):
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = Field(None, description="Accepted, without effect.")
-    continuous_usage_stats: Literal[False] | None = None
-
-
 class ChatRequest(SamplingFields, IgnoredFields):
     """A chat. ``model`` may be left out: there is one."""
 
@@ -112,6 +109,11 @@ class ChatRequest(SamplingFields, IgnoredFields):
     def include_usage(self) -> bool:
         """Whether a stream ends with a usage chunk: only when asked."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def usage_in_chunks(self) -> bool:
+        """Whether every chunk carries the counts so far."""
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -134,8 +136,7 @@ class ChatRequest(SamplingFields, IgnoredFields):
 
     def check(self) -> None:
         """Raises a 400 for fields that contradict each other."""
-        if self.stream_options is not None and not self.stream:
-            raise invalid("stream_options is only allowed with stream: true.", param="stream_options")
+        check_stream_options(self.stream_options, self.stream)
 
 
 def engine_messages(messages: Sequence[ChatMessage]) -> list[Message]:

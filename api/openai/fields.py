@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 
 from api.errors import from_engine, invalid
 from vlm_engine.errors import InvalidRequestError
@@ -15,6 +15,9 @@ from vlm_engine.sampling_params import SamplingParams
 
 INT64 = 2**63
 MAX_STOPS = 16
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+"""How many there are the model says."""
 
 Neutral = Mapping[str, tuple[Any, ...]]
 """Field -> the values that ask for nothing. Fields of the API that aren't supported yet, and may be sent with these."""
@@ -49,7 +52,6 @@ VLLM_EXTRAS: Neutral = {
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": (),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }
@@ -89,20 +91,47 @@ Stops = Annotated[
     tuple[Stop, ...],
     Field(max_length=MAX_STOPS),
     BeforeValidator(
-        lambda value: (value,) if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+        lambda value: (value,) if isinstance(value, str) else value,
+        json_schema_input_type=Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)],
     ),
 ]
 
 
-class IgnoredFields(StrictModel):
-    """Fields that clients send routinely and that change nothing here: nothing is stored, nobody is told apart."""
+ShortText = Annotated[str, StringConstraints(max_length=512)]
+Metadata = Annotated[dict[Annotated[str, StringConstraints(max_length=64)], ShortText], Field(max_length=16)]
 
-    user: Any = None
-    metadata: dict[str, str] | None = None
-    store: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
+
+class IgnoredFields(StrictModel):
+    """Notes and hints that clients send routinely: whose end user it is, and which requests share a prefix.
+
+    They ask for no other answer; prefixes are found by their content here.
+    """
+
+    user: ShortText | None = None
+    metadata: Metadata | None = None
+    safety_identifier: ShortText | None = None
+    prompt_cache_key: ShortText | None = None
+    prompt_cache_retention: ShortText | None = None
+
+
+class StreamOptions(StrictModel):
+    """What a stream carries beside the text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = Field(None, description="Chunks are never padded.")
+    continuous_usage_stats: bool | None = Field(None, description="Counts in every chunk (vLLM); with include_usage.")
+
+
+def check_stream_options(options: StreamOptions | None, stream: bool | None) -> None:
+    """Raises a 400 for options without a stream, or for half a wish."""
+    if options is None:
+        return
+    if not stream:
+        raise invalid("stream_options is only allowed with stream: true.", param="stream_options")
+    if options.continuous_usage_stats and not options.include_usage:
+        raise invalid(
+            "continuous_usage_stats needs include_usage: true.", param="stream_options.continuous_usage_stats"
+        )
 
 
 MAX_OPTION_PIXELS = 16 * 1024 * 1024
@@ -119,19 +148,19 @@ class ProcessorOptions(StrictModel):
 class SamplingFields(StrictModel):
     """Sampling and stopping; names and meanings as in the OpenAI API and in vLLM. None takes the model's default."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = Field(None, lt=INT64)
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[Annotated[int, Field(ge=0, lt=2**31)], float] | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=INT64, description="0 or -1: off.")
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = Field(None, ge=-INT64, lt=INT64)
     stop: Stops | None = None
     include_stop_str_in_output: bool | None = None
-    stop_token_ids: Annotated[tuple[int, ...], Field(max_length=1024)] | None = None
-    min_tokens: int | None = Field(None, lt=INT64)
+    stop_token_ids: Annotated[tuple[TokenId, ...], Field(max_length=1024)] | None = None
+    min_tokens: int | None = Field(None, ge=0, lt=INT64)
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     priority: int | None = Field(
@@ -145,6 +174,19 @@ class SamplingFields(StrictModel):
     mm_processor_kwargs: ProcessorOptions | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    truncate_prompt_tokens: int | None = Field(
+        None,
+        ge=-1,
+        lt=INT64,
+        description="Keep only so many of the prompt's last tokens; -1: as many as the context has room for.",
+    )
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _some_tokens(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise ValueError("0 tokens are no prompt; allowed are -1, or 1 and more")
+        return value
 
     @property
     def processor_options(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
+from openai.types.completion_choice import Logprobs
 from openai.types.responses import response_output_text, response_text_delta_event, response_text_done_event
 
 from vlm_engine.outputs import PositionLogprobs
@@ -27,6 +28,29 @@ def chat_logprobs(positions: Iterable[PositionLogprobs]) -> list[ChatCompletionT
         )
         for position in positions
     ]
+
+
+def completion_logprobs(positions: Iterable[PositionLogprobs], offset: int) -> tuple[Logprobs, int]:
+    """For text completions: parallel lists. Alternatives hold the chosen token too, as the OpenAI API's do.
+
+    Args:
+        positions: the new tokens.
+        offset: characters of this choice's tokens before them.
+
+    Returns:
+        The lists, and the offset after them.
+    """
+    tokens, chosen, tops, offsets = [], [], [], []
+    for position in positions:
+        tokens.append(position.chosen.token)
+        chosen.append(_finite(position.chosen.logprob))
+        # The likelier of two tokens that read alike is kept.
+        top = {entry.token: _finite(entry.logprob) for entry in reversed(position.top)}
+        top.setdefault(position.chosen.token, _finite(position.chosen.logprob))
+        tops.append(top)
+        offsets.append(offset)
+        offset += len(position.chosen.token)
+    return Logprobs(tokens=tokens, token_logprobs=chosen, top_logprobs=tops, text_offset=offsets), offset
 
 
 def item_logprobs(positions: Iterable[PositionLogprobs]) -> list[response_output_text.Logprob]:

@@ -1,4 +1,4 @@
-"""``POST /v1/responses``: what ``ultralytics.LLM`` calls by default. Nothing is stored, so there is nothing to GET."""
+"""``POST /v1/responses``: what ``ultralytics.LLM`` calls by default."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
+from openai.types.responses import Response as OpenAIResponse
 
-from api.errors import ApiError
+from api.auth import caller_of
+from api.errors import ApiError, invalid
 from api.openai.fields import sampling_params
 from api.openai.images import fetcher_of, load_pictures
+from api.openai.response_items import input_items, output_items
+from api.openai.response_store import Item, ResponseStore, StoredResponse
 from api.openai.responses_answer import ResponseAnswer
 from api.openai.responses_request import UNSUPPORTED, ResponsesRequest, engine_messages
+from api.openai.responses_stored import json_response, store_of
 from api.openai.submission import (
+    Deadline,
     Gathered,
     Submission,
     check_model,
+    deadline_of,
     gather,
     off_loop,
     parse,
@@ -33,35 +41,102 @@ from vlm_engine.stream import OutputStream
 
 _log = logging.getLogger(__name__)
 
-_RENAMES = {"max_tokens": "max_output_tokens"}
+_RENAMES = {"max_tokens": "max_output_tokens", "messages": "input"}
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of a response, and where; ``store`` is None when it is not kept."""
+
+    store: ResponseStore | None
+    owner: str
+    context: tuple[Item, ...]
+    size: int
+
+    def keep(self, response: OpenAIResponse, task: asyncio.Task[None] | None = None) -> None:
+        """Stores the response as it stands."""
+        if self.store is not None:
+            size = self.size + len(response.model_dump_json(exclude_unset=True))
+            self.store.put(StoredResponse(self.owner, response, self.context, size, task=task))
+
+
 @router.post("/responses", summary="Create a response", response_model=None)
 async def create_response(request: Request, services: Provided) -> Response:
+    deadline = deadline_of(request, services)
     body = await read_json(request)
     engine = ready_engine(services)
-    asked, submission = await off_loop(len(body), lambda: read_response(body, engine.default_params))
+    store, owner = store_of(request), caller_of(request).id
+    asked = await off_loop(len(body), lambda: read_response(body))
     check_model(asked.model, services)
+    memory = _remember(asked, store, owner, len(body))
+    submission = await off_loop(memory.size, lambda: _submission(asked, memory.context, engine.default_params))
     submission = await unless_gone(request, load_pictures(submission, fetcher_of(request), services.config))
-    answer = ResponseAnswer(services.model_name, asked, submission.params)
-    deadline = asyncio.get_running_loop().time() + services.config.server.request_timeout_s
+    answer = ResponseAnswer(services.model_name, asked, submission.params, memory.store is not None)
+
+    if asked.background:
+        stream = await unless_gone(request, submit(engine, submission, answer.id, deadline))
+        return json_response(_in_background(request, stream, answer, memory, deadline))
 
     if asked.stream:
         stream = await unless_gone(request, submit(engine, submission, answer.id, deadline))
-        return EventStream(_events(stream, answer, deadline), stream.aclose)
+        keep_alive_s = services.config.server.sse_keep_alive_s
+        return EventStream(_events(stream, answer, memory, deadline), stream.aclose, keep_alive_s=keep_alive_s)
 
     async def whole() -> Gathered:
         return await gather(await submit(engine, submission, answer.id, deadline), 1, deadline)
 
     response = answer.whole(await unless_gone(request, whole()))
-    return Response(response.model_dump_json(exclude_unset=True), media_type="application/json")
+    memory.keep(response)
+    return json_response(response)
 
 
-def read_response(body: bytes, defaults: SamplingParams) -> tuple[ResponsesRequest, Submission]:
-    """The body as the request and as what the engine is asked; pictures decoded from base64. Raises ApiError."""
+def read_response(body: bytes) -> ResponsesRequest:
+    """The body as the request. Raises ApiError."""
     asked = parse(ResponsesRequest, body, UNSUPPORTED)
+    asked.check()
+    return asked
+
+
+def _remember(asked: ResponsesRequest, store: ResponseStore, owner: str, size: int) -> Memory:
+    """The conversation so far, and whether this response is kept. Raises a 400 when it can't be as asked."""
+    earlier: tuple[Item, ...] = ()
+    if asked.previous_response_id is not None:
+        previous = _previous(asked.previous_response_id, store, owner)
+        earlier = previous.context + output_items(previous.response.output)
+        size += previous.size
+    fits = store.keeps and size <= store.max_bytes
+    if not fits and (asked.store or asked.background):
+        raise invalid(
+            f"The response can't be stored: it would take {size} bytes with all that it goes on from, "
+            f"this server keeps {store.max_bytes if store.keeps else 0} "
+            "(server.stored_responses, server.stored_responses_bytes).",
+            param="background" if asked.background else "store",
+        )
+    kept = fits and asked.store is not False
+    return Memory(store if kept else None, owner, earlier + input_items(asked.input), size)
+
+
+def _previous(response_id: str, store: ResponseStore, owner: str) -> StoredResponse:
+    try:
+        entry = store.get(response_id, owner)
+    except ApiError:
+        raise invalid(
+            f"Previous response with id '{response_id}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        ) from None
+    if entry.response.status not in ("completed", "incomplete"):
+        raise invalid(
+            f"The previous response is {entry.response.status}; only a finished one can be continued.",
+            param="previous_response_id",
+        )
+    return entry
+
+
+def _submission(asked: ResponsesRequest, context: tuple[Item, ...], defaults: SamplingParams) -> Submission:
+    """What the engine is asked; pictures decoded from base64. Raises ApiError."""
     params = sampling_params(
         asked,
         defaults,
@@ -70,10 +145,56 @@ def read_response(body: bytes, defaults: SamplingParams) -> tuple[ResponsesReque
         logprobs=asked.wanted_logprobs,
         renames=_RENAMES,
     )
-    return asked, Submission(engine_messages(asked), params, asked, _RENAMES)
+    messages = [item.message for item in context]
+    first = len(messages) - len(asked.input)
+    return Submission(engine_messages(asked.instructions, messages, first), params, asked, _RENAMES)
 
 
-async def _events(stream: OutputStream, answer: ResponseAnswer, deadline: float) -> AsyncGenerator[bytes, None]:
+def _in_background(
+    request: Request, stream: OutputStream, answer: ResponseAnswer, memory: Memory, deadline: Deadline
+) -> OpenAIResponse:
+    """Begins the work and gives the response as it stands, queued. The request's slot is left when the work ends."""
+    queued = answer.unfinished("queued")
+    request.state.slot.keep()
+    task = asyncio.create_task(_work(stream, answer, memory, deadline), name=answer.id)
+    task.add_done_callback(lambda _: request.state.slot.leave())
+    memory.keep(queued, task)
+    return queued
+
+
+async def _work(stream: OutputStream, answer: ResponseAnswer, memory: Memory, deadline: Deadline) -> None:
+    """A background response from its first piece to its end, each state seen in the store."""
+    gathered = Gathered.empty(1)
+    try:
+        async with aclosing(pieces(stream, deadline)) as source:
+            async for piece in source:
+                if not gathered.num_prompt_tokens:
+                    _replace(memory, answer.unfinished("in_progress"))
+                gathered.add(piece)
+        _replace(memory, answer.whole(gathered))
+    except ApiError as error:
+        _log.warning("Response %s failed in the background: %s", answer.id, error.message)
+        _replace(memory, answer.unfinished("failed", error))
+    except asyncio.CancelledError:
+        _replace(memory, answer.unfinished("cancelled"))
+    finally:
+        await stream.aclose()
+
+
+def _replace(memory: Memory, response: OpenAIResponse) -> None:
+    """The new state of a response that is still known; one that was deleted stays so."""
+    if memory.store is None:
+        return
+    try:
+        entry = memory.store.get(response.id, memory.owner)
+    except ApiError:
+        return
+    memory.keep(response, entry.task)
+
+
+async def _events(
+    stream: OutputStream, answer: ResponseAnswer, memory: Memory, deadline: Deadline
+) -> AsyncGenerator[bytes, None]:
     gathered = Gathered.empty(1)
     for event in answer.opening():
         yield event
@@ -87,5 +208,8 @@ async def _events(stream: OutputStream, answer: ResponseAnswer, deadline: float)
         _log.warning("Response %s failed after its answer began: %s", answer.id, error.message)
         yield answer.failed(error)
         return
-    for event in answer.closing(gathered):
+    # Stored before the client can know its id to be final: whoever saw the last event can go on from it.
+    response = answer.whole(gathered)
+    memory.keep(response)
+    for event in answer.closing(gathered, response):
         yield event

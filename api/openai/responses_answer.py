@@ -38,16 +38,21 @@ from api.streaming import sse
 from vlm_engine.outputs import FinishReason, PositionLogprobs, RequestOutput
 from vlm_engine.sampling_params import SamplingParams
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 @dataclass(slots=True)
 class ResponseAnswer:
-    """Builds one response. A stream's events are numbered in the order in which they are made."""
+    """Builds one response. A stream's events are numbered in the order in which they are made.
+
+    Attributes:
+        stored: whether the response can be retrieved later.
+    """
 
     model: str
     asked: ResponsesRequest
     params: SamplingParams
+    stored: bool = False
     id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
     message_id: str = field(default_factory=lambda: f"msg_{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
@@ -68,6 +73,11 @@ class ResponseAnswer:
         return self._response(
             "incomplete" if cut else "completed", [message], usage=_usage(gathered), incomplete_details=details
         )
+
+    def unfinished(self, status: Status, error: ApiError | None = None) -> Response:
+        """The response while there is no whole answer, or when there will never be one."""
+        what = None if error is None else ResponseError(code="server_error", message=error.message)
+        return self._response(status, [], error=what)
 
     def _response(
         self,
@@ -98,10 +108,10 @@ class ResponseAnswer:
             parallel_tool_calls=False,
             tool_choice="none",
             tools=[],
-            previous_response_id=None,
-            background=False,
+            previous_response_id=self.asked.previous_response_id,
+            background=bool(self.asked.background),
             truncation="disabled",
-            **{"store": False},  # in the API, not in every version of the package
+            **{"store": self.stored},  # in the API, not in every version of the package
         )
 
     def _message(
@@ -124,7 +134,7 @@ class ResponseAnswer:
 
     def opening(self) -> Iterator[bytes]:
         """Everything before the first text."""
-        started = self._response("in_progress", [])
+        started = self.unfinished("in_progress")
         yield self._event(ResponseCreatedEvent, "response.created", response=started)
         yield self._event(ResponseInProgressEvent, "response.in_progress", response=started)
         item = ResponseOutputMessage(
@@ -141,14 +151,13 @@ class ResponseAnswer:
                 ResponseTextDeltaEvent, "response.output_text.delta", delta=piece.text, logprobs=logprobs
             )
 
-    def closing(self, gathered: Gathered) -> Iterator[bytes]:
-        """Everything after the last text."""
+    def closing(self, gathered: Gathered, response: Response) -> Iterator[bytes]:
+        """Everything after the last text. ``response`` is the whole (:meth:`whole`)."""
         output = gathered.outputs[0]
         logprobs = done_logprobs(output.logprobs) if self._with_logprobs else []
         yield self._part_event(ResponseTextDoneEvent, "response.output_text.done", text=output.text, logprobs=logprobs)
         part = self._part(output.text, output.logprobs)
         yield self._part_event(ResponseContentPartDoneEvent, "response.content_part.done", part=part)
-        response = self.whole(gathered)
         item = response.output[0]
         yield self._event(ResponseOutputItemDoneEvent, "response.output_item.done", output_index=0, item=item)
         if response.status == "incomplete":
@@ -158,8 +167,7 @@ class ResponseAnswer:
 
     def failed(self, error: ApiError) -> bytes:
         """The last event of a stream that failed after it began."""
-        what = ResponseError(code="server_error", message=error.message)
-        return self._event(ResponseFailedEvent, "response.failed", response=self._response("failed", [], error=what))
+        return self._event(ResponseFailedEvent, "response.failed", response=self.unfinished("failed", error))
 
     def _part_event(self, kind: type[BaseModel], name: str, **fields: Any) -> bytes:
         return self._event(kind, name, item_id=self.message_id, output_index=0, content_index=0, **fields)

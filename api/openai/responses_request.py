@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
@@ -24,12 +25,10 @@ UNSUPPORTED: Neutral = {
     **NO_TOOLS,
     **VLLM_EXTRAS,
     "access_programs": (),
-    "background": (False,),
     "background_options": ({},),
     "context_management": ([],),
     "conversation": (),
     "image": (),
-    "previous_response_id": (),
     "prompt": (),
     "reasoning": ({}, {"effort": None}, {"effort": "none"}),
     "text": (
@@ -104,7 +103,7 @@ def _as_items(value: Any) -> Any:
 
 
 class ResponsesStreamOptions(StrictModel):
-    include_obfuscation: bool | None = Field(None, description="Accepted, without effect.")
+    include_obfuscation: Literal[False] | None = Field(None, description="Events are never padded.")
 
 
 class ResponsesRequest(SamplingFields, IgnoredFields):
@@ -113,7 +112,10 @@ class ResponsesRequest(SamplingFields, IgnoredFields):
     input: Annotated[
         tuple[InputMessage, ...],
         Field(min_length=1, max_length=10_000),
-        BeforeValidator(_as_items, json_schema_input_type=str | list[InputMessage]),
+        BeforeValidator(
+            _as_items,
+            json_schema_input_type=str | Annotated[list[InputMessage], Field(min_length=1, max_length=10_000)],
+        ),
     ]
     model: str | None = None
     instructions: str | None = None
@@ -124,6 +126,18 @@ class ResponsesRequest(SamplingFields, IgnoredFields):
         None, description="reasoning.encrypted_content is without effect: there is none."
     )
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    store: bool | None = Field(None, description="Keep it for later; true when not given, as far as there is room.")
+    previous_response_id: str | None = Field(None, max_length=128, description="A stored response to go on from.")
+    background: bool | None = Field(None, description="Answer at once, and let the response be retrieved later.")
+
+    def check(self) -> None:
+        """Raises a 400 for fields that contradict each other."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options is only allowed with stream: true.", param="stream_options")
+        if self.background and self.stream:
+            raise invalid("background with stream is not supported; retrieve the response instead.", param="background")
+        if self.background and self.store is False:
+            raise invalid("background needs store: true; the response is retrieved later.", param="background")
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -133,17 +147,23 @@ class ResponsesRequest(SamplingFields, IgnoredFields):
         return self.top_logprobs or 0
 
 
-def engine_messages(asked: ResponsesRequest) -> list[Message]:
-    """Instructions and items in the engine's form, pictures decoded from base64. Raises a 400 naming the field."""
+def engine_messages(instructions: str | None, items: Sequence[InputMessage], first: int = 0) -> list[Message]:
+    """Instructions and items in the engine's form, pictures decoded from base64. Raises a 400 naming the field.
+
+    Args:
+        instructions: go first, as a system message.
+        items: the conversation.
+        first: which of them is the request's ``input[0]``; those before come from a stored response.
+    """
     messages: list[Message] = []
-    if asked.instructions:
-        messages.append({"role": "system", "content": asked.instructions})
-    for index, item in enumerate(asked.input):
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    for index, item in enumerate(items):
         content: str | list[TextPart | ImagePart]
         if isinstance(item.content, str):
             content = item.content
         else:
-            path = f"input[{index}].content"
+            path = f"input[{index - first}].content"
             content = [_engine_part(part, f"{path}[{at}]") for at, part in enumerate(item.content)]
         # "developer" is OpenAI's newer word for "system"; chat templates know only the older.
         messages.append({"role": "system" if item.role == "developer" else item.role, "content": content})

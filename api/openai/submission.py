@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TypeVar
+from math import isfinite
+from typing import Any, TypeVar
 
 import pydantic_core
 from fastapi import Request
@@ -18,7 +19,7 @@ from api.services import Services
 from vlm_engine.engine import EngineState, VLMEngine
 from vlm_engine.errors import EngineError
 from vlm_engine.outputs import FinishReason, PositionLogprobs, RequestOutput
-from vlm_engine.prompt import Message
+from vlm_engine.prompt import Message, PreparedPrompt
 from vlm_engine.sampling_params import SamplingParams
 from vlm_engine.stream import OutputStream
 
@@ -29,6 +30,47 @@ OFF_LOOP_BYTES = 64 * 1024
 """Bodies from this size are parsed in a thread: JSON and base64 of megabytes would stall every other stream."""
 
 LOADING_RETRY_S = 5
+
+TIMEOUT_HEADER = "X-Request-Timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a request must be answered.
+
+    Attributes:
+        at: on the event loop's clock, in seconds.
+        seconds: the time allowed in all.
+        knob: who said so: the configuration's key or the request's header.
+    """
+
+    at: float
+    seconds: float
+    knob: str
+
+    def passed(self) -> ApiError:
+        """The 504 for it."""
+        message = f"The request took longer than the {self.seconds:g} s that it may take ({self.knob})."
+        return ApiError(504, message, code="request_timeout", headers={"X-Should-Retry": "false"})
+
+
+def deadline_of(request: Request, services: Services) -> Deadline:
+    """The server's own, or a shorter one by the header X-Request-Timeout (seconds). Raises a 400 for a longer one."""
+    most, given = services.config.server.request_timeout_s, request.headers.get(TIMEOUT_HEADER)
+    now = asyncio.get_running_loop().time()
+    if given is None:
+        return Deadline(now + most, most, "server.request_timeout_s")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not isfinite(seconds) or not 0 < seconds <= most:
+        raise invalid(
+            f"{TIMEOUT_HEADER} is {given[:40]!r}, allowed are seconds, more than 0 and at most {most:g} "
+            "(server.request_timeout_s).",
+            param=TIMEOUT_HEADER,
+        )
+    return Deadline(now + seconds, seconds, TIMEOUT_HEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +103,22 @@ async def off_loop(size: int, work: Callable[[], T]) -> T:
 
 def parse(model: type[M], body: bytes, unsupported: Neutral) -> M:
     """The body as ``model``. Raises a 400 that names the field at fault."""
+    return validated(model, read_object(body), unsupported)
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object. Raises a 400."""
     try:
         data = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise invalid(f"The body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid("The body must be a JSON object.", code="invalid_json")
+    return data
+
+
+def validated(model: type[M], data: dict[str, Any], unsupported: Neutral) -> M:
+    """``data`` as ``model``. Raises a 400 that names the field at fault."""
     try:
         return model.model_validate(refuse_unsupported(data, unsupported))
     except ValidationError as error:
@@ -101,20 +153,46 @@ def check_model(asked: str | None, services: Services) -> None:
         )
 
 
-async def submit(engine: VLMEngine, submission: Submission, request_id: str, deadline: float) -> OutputStream:
+async def submit(engine: VLMEngine, submission: Submission, request_id: str, deadline: Deadline) -> OutputStream:
     """Prepares and submits; what a request can be refused for is raised here, before an answer begins."""
+    return await submit_prompt(engine, lambda: prepare(engine, submission), submission, request_id, deadline)
+
+
+async def prepare(engine: VLMEngine, submission: Submission) -> PreparedPrompt:
+    """The messages as the model's prompt."""
+    fields = submission.fields
+    return await engine.prepare(
+        submission.messages,
+        chat_template_kwargs=fields.chat_template_kwargs,
+        mm_processor_kwargs=fields.processor_options,
+        add_generation_prompt=fields.add_generation_prompt is not False and not fields.continue_final_message,
+        continue_final_message=bool(fields.continue_final_message),
+        truncate_prompt_tokens=kept_tokens(engine, fields, submission.params),
+    )
+
+
+def kept_tokens(engine: VLMEngine, fields: SamplingFields, params: SamplingParams) -> int | None:
+    """How many of the prompt's last tokens to keep, None for all; -1 asks for what the context has room for."""
+    if fields.truncate_prompt_tokens != -1:
+        return fields.truncate_prompt_tokens
+    room = engine.max_model_len - (params.max_tokens or 1)
+    return room if room > 0 else None  # without room, submitting refuses with the numbers
+
+
+async def submit_prompt(
+    engine: VLMEngine,
+    prepare: Callable[[], Awaitable[PreparedPrompt]],
+    submission: Submission,
+    request_id: str,
+    deadline: Deadline,
+) -> OutputStream:
+    """Submits what ``prepare`` makes, unless the queue is full already."""
     fields = submission.fields
     try:
-        async with asyncio.timeout_at(deadline):
-            prompt = await engine.prepare(
-                submission.messages,
-                chat_template_kwargs=fields.chat_template_kwargs,
-                mm_processor_kwargs=fields.processor_options,
-                add_generation_prompt=fields.add_generation_prompt is not False and not fields.continue_final_message,
-                continue_final_message=bool(fields.continue_final_message),
-            )
+        async with asyncio.timeout_at(deadline.at):
+            engine.require_room()
             return await engine.submit(
-                prompt,
+                await prepare(),
                 submission.params,
                 request_id=request_id,
                 priority_class=fields.priority_class,
@@ -124,20 +202,20 @@ async def submit(engine: VLMEngine, submission: Submission, request_id: str, dea
     except EngineError as error:
         raise from_engine(error, submission.renames) from error
     except TimeoutError:
-        raise _too_late() from None
+        raise deadline.passed() from None
 
 
-async def pieces(stream: OutputStream, deadline: float) -> AsyncGenerator[RequestOutput, None]:
+async def pieces(stream: OutputStream, deadline: Deadline) -> AsyncGenerator[RequestOutput, None]:
     """The stream's good pieces; a failure, an abort or the deadline raises ApiError. Aborts the request when left."""
     try:
         while True:
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(deadline.at):
                     piece = await anext(stream)
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                raise _too_late() from None
+                raise deadline.passed() from None
             if piece.finish_reason is FinishReason.ERROR:
                 raise ApiError(500, f"The request failed: {piece.error}", code="request_failed")
             if piece.finish_reason is FinishReason.ABORT:
@@ -145,11 +223,6 @@ async def pieces(stream: OutputStream, deadline: float) -> AsyncGenerator[Reques
             yield piece
     finally:
         await stream.aclose()
-
-
-def _too_late() -> ApiError:
-    message = "The request took longer than the server allows (server.request_timeout_s)."
-    return ApiError(504, message, code="request_timeout", headers={"X-Should-Retry": "false"})
 
 
 @dataclass(slots=True)
@@ -172,8 +245,8 @@ class Gathered:
     num_cached_tokens: int = 0
 
     @classmethod
-    def empty(cls, n: int) -> Gathered:
-        return cls([Output() for _ in range(n)])
+    def empty(cls, n: int, num_prompt_tokens: int = 0) -> Gathered:
+        return cls([Output() for _ in range(n)], num_prompt_tokens)
 
     @property
     def num_output_tokens(self) -> int:
@@ -191,7 +264,7 @@ class Gathered:
             output.stop_reason = piece.stop_reason
 
 
-async def gather(stream: OutputStream, n: int, deadline: float) -> Gathered:
+async def gather(stream: OutputStream, n: int, deadline: Deadline) -> Gathered:
     """Everything, for an answer in one piece."""
     gathered = Gathered.empty(n)
     async with aclosing(pieces(stream, deadline)) as source:

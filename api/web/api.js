@@ -36,10 +36,11 @@ async function fetchJson(method, path) {
   return body;
 }
 
-/** Exchanges a key for the page's cookie; false when the key is not accepted. */
+/** Exchanges a key for the page's cookie. Gives null, or what is wrong with the key, in words. */
 export async function signIn(key) {
   const response = await fetch("/api/session", { method: "POST", headers: { Authorization: `Bearer ${key}` } });
-  return response.ok;
+  if (response.ok) return null;
+  return response.status === 403 ? "That key may not see cameras (it lacks the role viewer)." : "That key is not accepted.";
 }
 
 export async function signOut() {

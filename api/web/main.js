@@ -60,9 +60,10 @@ onUnauthorized(() => {
     dialog.showModal();
     form.onsubmit = async (submit) => {
       submit.preventDefault();
-      const accepted = await signIn(byId("key").value);
-      setShown(byId("sign-in-wrong"), !accepted);
-      if (!accepted) return;
+      const wrong = await signIn(byId("key").value);
+      setText(byId("sign-in-wrong"), wrong ?? "");
+      setShown(byId("sign-in-wrong"), wrong !== null);
+      if (wrong !== null) return;
       form.reset();
       dialog.close();
       sessionStorage.setItem("signed-in", "yes");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -328,6 +329,38 @@ def events_prune(
     from pipeline.cli.events import run_prune
 
     sys.exit(run_prune(config, dry_run=dry_run, days=days, max_gib=max_gib))
+
+
+keys = typer.Typer(help="Make API keys and their hashes for server.api_keys; keys themselves are stored nowhere.")
+cli.add_typer(keys, name="keys", no_args_is_help=True)
+
+
+class KeyRole(StrEnum):
+    """What a key may do; docs/api.md has the table."""
+
+    chat = "chat"
+    viewer = "viewer"
+    operator = "operator"
+    admin = "admin"
+
+
+@keys.command("new")
+def keys_new(
+    name: Annotated[str, typer.Option(help="Whose key it is, for logs.", show_default=False)] = "",
+    role: Annotated[list[KeyRole] | None, typer.Option(help="May be given several times.", show_default="chat")] = None,
+) -> None:
+    """Make a random key: it is shown once (on stderr), the lines for the configuration go to stdout."""
+    from pipeline.cli.keys import new_key
+
+    sys.exit(new_key(name, [str(given) for given in role or [KeyRole.chat]]))
+
+
+@keys.command("hash")
+def keys_hash() -> None:
+    """Read a key from stdin and print its hash; at least 32 random characters."""
+    from pipeline.cli.keys import hash_key
+
+    sys.exit(hash_key())
 
 
 @cli.command("demo-camera")

@@ -25,6 +25,8 @@ def run_serve(path: Path | None, *, model: str | None, host: str | None, port: i
     """0: ended when asked; 1: the engine broke. Raises what has a readable reason: ConfigProblem, UsageProblem,
     ModelLoadError, ConfigError."""
     config = with_options(load_config(path), model=model, host=host, port=port)
+    if (text := config.server.open_to_network()) is not None:
+        raise UsageProblem(text)
     if cameras and config.redis.url is None:
         raise UsageProblem(
             "serve needs redis.url (or WATCHWORD_REDIS__URL), the same as ingest. --no-cameras serves the model alone; "

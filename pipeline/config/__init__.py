@@ -7,12 +7,14 @@ from pydantic import Field, model_validator
 from pipeline.config.base import Section
 from pipeline.config.camera import CameraConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
-from pipeline.config.engine import DescriberConfig, EngineSection, ServerConfig, StoreConfig
+from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
 from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
 from pipeline.config.retention import RetentionConfig
+from pipeline.config.server import ApiKeyConfig, ServerConfig
 
 __all__ = [
+    "ApiKeyConfig",
     "CameraConfig",
     "CropConfig",
     "DescriberConfig",

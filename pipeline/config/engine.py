@@ -1,4 +1,4 @@
-"""The vision-language engine, the describer, the server, the store."""
+"""The vision-language engine, the describer, the store."""
 
 from __future__ import annotations
 
@@ -127,31 +127,3 @@ class StoreConfig(Section):
         None, title="Database URL", description="SQLAlchemy URL; default: SQLite in the data folder."
     )
     data_dir: Path = Field(Path("data"), title="Data folder", description="Crops and the default database.")
-
-
-class ServerConfig(Section):
-    """The HTTP server. Open on loopback by default."""
-
-    host: str = Field("127.0.0.1", title="Host", description="Address to listen on.")
-    port: int = Field(8000, title="Port", description="0 takes a free one.", ge=0, le=65535)
-    api_keys: tuple[SecretStr, ...] = Field(
-        (), title="API keys", description="When given, every request needs one of them."
-    )
-    allowed_hosts: tuple[str, ...] = Field(
-        (),
-        title="Host names",
-        description="Names by which the server may be addressed, `*.example.com` for all below; addresses and names "
-        "without a dot always may. Empty: with API keys any name, without keys no other (a foreign site could lead its "
-        "own name here).",
-    )
-    max_body_bytes: int = Field(32 * 1024 * 1024, title="Largest body", description="Of a request, in bytes.", ge=1024)
-    max_total_body_bytes: int = Field(
-        512 * 1024 * 1024,
-        title="All bodies",
-        description="Bytes of the bodies of all requests in work; beyond it 429.",
-        ge=1024,
-    )
-    body_timeout_s: float = Field(
-        60.0, title="Body timeout", description="Seconds that a client has to send a request's body.", gt=0
-    )
-    request_timeout_s: float = Field(600.0, title="Request deadline", description="Longest time for one request.", gt=0)

@@ -6,7 +6,8 @@ Two conventions bring in what should not stand in the file:
   literal ``${``.
 * ``WATCHWORD_<SECTION>__<KEY>`` overrides one value: ``WATCHWORD_SERVER__PORT=9000``,
   ``WATCHWORD_CAMERAS__0__URL=rtsp://...``. Lists and sections as a whole are JSON:
-  ``WATCHWORD_SERVER__API_KEYS='["..."]'``. An empty value takes what the file says away: the default holds.
+  ``WATCHWORD_SERVER__API_KEYS='[{"hash": "sha256:..."}]'``. An empty value takes what the file says away: the default
+  holds.
 
 In both, where ``NAME`` is not set but ``NAME_FILE`` is, the value is the content of that file without its closing line
 break: so Docker's and systemd's secrets work (``WATCHWORD_REDIS__URL_FILE=/run/secrets/redis_url``).
@@ -57,7 +58,8 @@ def load_config(path: FilePath | str | None, environ: Mapping[str, str] | None =
 
 def register_config_secrets(config: WatchwordConfig) -> None:
     """Tells the redactor every secret of ``config``; for configurations that weren't read by :func:`load_config`."""
-    keys = [*config.server.api_keys, config.engine.api_key, *(camera.password for camera in config.cameras)]
+    hashes = [key.hash for key in config.server.api_keys]
+    keys = [*hashes, config.engine.api_key, *(camera.password for camera in config.cameras)]
     register_secret(*(key.get_secret_value() for key in keys if key is not None))
     urls = [config.store.url or "", *(camera.url for camera in config.cameras)]
     urls += [config.redis.url.get_secret_value()] if config.redis.url else []

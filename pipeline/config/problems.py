@@ -87,8 +87,10 @@ def is_composite(kind: Any) -> bool:
 
 
 def is_secret(kind: Any) -> bool:
-    """Whether values of this annotation must never be shown."""
-    return kind is SecretStr or SecretStr in get_args(kind)
+    """Whether values of this annotation must never be shown: a secret, or text where a section with secrets belongs."""
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return any(is_secret(field.annotation) for field in kind.model_fields.values())
+    return kind is SecretStr or any(is_secret(option) for option in get_args(kind))
 
 
 def unknown_key(root: type[Section], path: Path) -> str:

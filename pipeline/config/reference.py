@@ -35,13 +35,23 @@ def reference() -> str:
         section = _section_of(field.annotation)
         if section is None:
             continue
-        many = get_origin(field.annotation) is tuple
-        parts.append(f"## `{name}`{' (a list)' if many else ''}\n")
-        parts.append(f"{_first_line(section)}\n")
-        parts.append("| key | type | default | |\n|---|---|---|---|")
-        parts += [_row(key, spec) for key, spec in section.model_fields.items()]
-        parts.append("")
+        parts += _section("##", name, field, section)
+        for key, spec in section.model_fields.items():
+            inner = _section_of(spec.annotation)
+            if inner is not None:
+                parts += _section("###", f"{name}.{key}", spec, inner)
     return "\n".join(parts)
+
+
+def _section(level: str, name: str, field: FieldInfo, section: type[Section]) -> list[str]:
+    many = get_origin(field.annotation) is tuple
+    return [
+        f"{level} `{name}`{' (a list)' if many else ''}\n",
+        f"{_first_line(section)}\n",
+        "| key | type | default | |\n|---|---|---|---|",
+        *(_row(key, spec) for key, spec in section.model_fields.items()),
+        "",
+    ]
 
 
 def _row(key: str, field: FieldInfo) -> str:
@@ -64,6 +74,8 @@ def _limit(item: Any) -> list[str]:
 def _type_name(kind: Any) -> str:
     if kind is SecretStr:
         return "secret"
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return "section"
     if get_origin(kind) is Annotated:
         return _type_name(get_args(kind)[0])
     if get_origin(kind) is Literal:

@@ -59,6 +59,16 @@ def text_client(checkpoint) -> Iterator[OpenAI]:
     engine.shutdown()
 
 
+@pytest.fixture(scope="session")
+def small_steps(tiny_smolvlm: Path) -> Iterator[tuple[VLMEngine, LiveServer]]:
+    """Two requests at once; beside a decode each step has room for a few tokens or one slice of a picture only."""
+    engine = VLMEngine(engine_config(tiny_smolvlm, max_num_seqs=2, max_num_batched_tokens=64, target_itl_ms=0.001))
+    engine.start()
+    with LiveServer(Services(WatchwordConfig(), engine, None, None, MODEL)) as server:
+        yield engine, server
+    engine.shutdown()
+
+
 @pytest.fixture
 async def async_client(server: LiveServer):
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:

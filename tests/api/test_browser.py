@@ -7,6 +7,7 @@ import time
 import httpx
 import pytest
 
+from pipeline.cli.keys import hash_of
 from pipeline.messages import CameraState, ChangeKind, TrackPhase
 from pipeline.queue import keys
 from pipeline.reasons import REASON_TEXT, Reason
@@ -172,14 +173,16 @@ def test_empty_places_say_what_will_be_there(browser, url):
 
 
 def test_the_page_asks_for_a_key_and_goes_on(browser, valkey, tmp_path):
-    station = Station(valkey.connection_url, tmp_path / "data", api_keys=("a-good-key",))
+    keys = [{"hash": hash_of("a-chat-key")}, {"hash": hash_of("a-good-key"), "roles": ["viewer"]}]
+    station = Station(valkey.connection_url, tmp_path / "data", api_keys=keys)
     station.redis.flushall()
     station.person("front", 1)
     with LiveServer(station.services) as server:
         browser.open(server.url)
         browser.until("document.querySelector('#sign-in').open")
         for key, done in (
-            ("wrong", "!document.querySelector('#sign-in-wrong').hidden"),
+            ("wrong", f"{text('#sign-in-wrong')} === 'That key is not accepted.'"),
+            ("a-chat-key", f"{text('#sign-in-wrong')}.includes('may not see cameras')"),
             ("a-good-key", "document.querySelectorAll('.event').length === 1"),
         ):
             browser.run(f"document.querySelector('#key').value = {key!r}")

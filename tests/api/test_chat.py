@@ -225,7 +225,7 @@ def test_fields_without_effect_are_taken(client):
         client,
         user="u-1",
         metadata={"a": "b"},
-        store=True,
+        store=False,
         tools=[],
         tool_choice="auto",
         response_format={"type": "text"},

@@ -15,10 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.middleware import SECURITY_HEADERS
 from api.services import Services
+from pipeline.cli.keys import hash_of
 from pipeline.config import ServerConfig, WatchwordConfig
 from pipeline.reasons import Reason
 from tests.api.conftest import MODEL, error_of, user
+from tests.api.gate import held
 from tests.api.live_server import LiveServer
+from tests.api.waiting import until
 
 KEYS = ("first-key-0123456789", "second-key-0123456789")
 
@@ -26,7 +29,8 @@ KEYS = ("first-key-0123456789", "second-key-0123456789")
 @pytest.fixture(scope="module")
 def guarded(engine):
     """A server that asks for keys and takes small bodies only."""
-    server = ServerConfig(api_keys=KEYS, max_body_bytes=4096)
+    keys = [{"hash": hash_of(key), "roles": ["chat", "viewer"]} for key in KEYS]
+    server = ServerConfig.model_validate({"api_keys": keys, "max_body_bytes": 4096})
     with LiveServer(Services(WatchwordConfig(server=server), engine, None, None, MODEL)) as live:
         yield live
 
@@ -103,6 +107,51 @@ def test_an_endless_body_is_not_read_for_ever(guarded):
         for _ in range(5):
             connection.sendall(chunk)
         assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+
+
+def send_head(url: str, path: str = "/v1/responses", length: int = 100) -> socket.socket:
+    """A request whose body is still to come."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
+    connection.sendall(f"{head}\r\n".encode())
+    return connection
+
+
+def test_a_body_that_does_not_come_is_408_and_holds_nothing(engine):
+    config = WatchwordConfig(server=ServerConfig(body_timeout_s=0.05))
+    with LiveServer(Services(config, engine, None, None, MODEL)) as server:
+        with send_head(server.url) as connection:
+            answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 408") and b"server.body_timeout_s" in answer
+        until(lambda: server.app.state.limits.num_open == 0)
+        # Once the body is there, the answer may take longer.
+        assert (
+            httpx.post(f"{server.url}/v1/responses", json={"input": "x", "max_output_tokens": 200}).status_code == 200
+        )
+
+
+def test_a_client_that_leaves_within_its_body_is_no_error(server, caplog):
+    with send_head(server.url) as connection:
+        until(lambda: server.app.state.limits.num_open == 1)
+        connection.sendall(b"{")
+    until(lambda: server.app.state.limits.num_open == 0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_all_bodies_together_are_bounded(engine):
+    config = WatchwordConfig(server=ServerConfig(max_open_body_bytes=5000))
+    with LiveServer(Services(config, engine, None, None, MODEL)) as server:
+        url = f"{server.url}/v1/chat/completions"
+        body = {"messages": user("x" * 3000), "max_tokens": 2}
+        with held(engine), httpx.stream("POST", url, json={**body, "stream": True}) as stream:
+            lines = stream.iter_lines()
+            assert "assistant" in next(lines)
+            refused = httpx.post(url, json=body)
+            assert refused.status_code == 429 and "server.max_open_body_bytes" in error_of(refused)["message"]
+            assert refused.headers["retry-after"] == "1"
+            lines.close()
+        until(lambda: httpx.post(url, json=body).status_code == 200)
 
 
 # Keys ----------------------------------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """The configuration file: what it may hold, and what somebody reads who wrote it wrongly."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pipeline.config.load import ConfigProblem, load_config
 from pipeline.redaction import redact
+
+HASHES = ["sha256:" + 64 * "a", "sha256:" + 64 * "b"]
 
 
 def write(folder: Path, text: str) -> Path:
@@ -136,7 +139,7 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
         "WATCHWORD_SERVER__PORT": "9000",
         "WATCHWORD_CAMERAS__0__URL": "rtsp://other/1",
         "WATCHWORD_CAMERAS__1": '{"id": "b", "url": "rtsp://b/1"}',
-        "WATCHWORD_SERVER__API_KEYS": '["k-1", "k-2"]',
+        "WATCHWORD_SERVER__API_KEYS": json.dumps([{"hash": HASHES[0]}, {"hash": HASHES[1], "roles": ["viewer"]}]),
         "WATCHWORD_ENGINE__MODEL": "{not json}",
         "WATCHWORD_STORE__DATA_DIR": "/data",
         "WATCHWORD_DESCRIBER__PROCESSOR_OPTIONS": '{"do_image_splitting": false}',
@@ -149,7 +152,8 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, text), environ)
     assert (config.server.port, config.server.host) == (9000, "0.0.0.0")
     assert [camera.url for camera in config.cameras] == ["rtsp://other/1", "rtsp://b/1"]
-    assert [key.get_secret_value() for key in config.server.api_keys] == ["k-1", "k-2"]
+    assert [key.hash.get_secret_value() for key in config.server.api_keys] == HASHES
+    assert [key.roles for key in config.server.api_keys] == [("chat",), ("viewer",)]
     assert config.engine.model == "{not json}"
     assert config.engine.num_threads is None
     assert config.store.data_dir == Path("/data")
@@ -187,7 +191,7 @@ cameras:
   - {id: c, url: rtsp://h/x, password: 70312345}
   - {id: d, url: rtsp://h/x, username: "${USER_NAME}", password: {secret: hunter04}}
 redis: {url: [hunter05]}
-server: {api_keys: hunter06, port: "${PORT}"}
+server: {api_keys: [hunter06, {hash: hunter09}], port: "${PORT}"}
 engine: {api_key: 5.5, backend: "${PORT}"}
 "rtsp://u:hunter08@h": 5
 """

@@ -8,7 +8,20 @@ import pytest
 
 from pipeline.cli.app import command_names
 
-COMMANDS = ["bench", "check", "demo", "demo-camera", "describe", "events", "ingest", "serve", "trace", "tune", "up"]
+COMMANDS = [
+    "bench",
+    "check",
+    "demo",
+    "demo-camera",
+    "describe",
+    "events",
+    "ingest",
+    "keys",
+    "serve",
+    "trace",
+    "tune",
+    "up",
+]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,6 +57,7 @@ def test_the_overview_names_each_command_with_a_sentence() -> None:
         ("bench stall", ["--base-url", "--load", "--rate", "--one-tile", "--prompt-tokens", "--seconds", "--out"]),
         ("tune", ["--config", "--model", "--quick", "--budgets", "--targets", "--limit-ms", "--out"]),
         ("demo-camera", ["--host", "--port", "--video", "--fps", "--transport", "--username", "--auth", "--fault"]),
+        ("keys", ["new", "hash"]),
     ],
 )
 def test_each_command_explains_itself_and_its_options(command: str, options: list[str]) -> None:

@@ -8,7 +8,7 @@ from pipeline.config.load import ConfigProblem, load_config
 
 FOLDER = Path(__file__).parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.yaml"))
-NEEDED = {"CAM_PASSWORD": "p@ss", "WATCHWORD_API_KEY": "key-1"}
+NEEDED = {"CAM_PASSWORD": "p@ss", "WATCHWORD_API_KEY_HASH": "sha256:" + 64 * "a"}
 
 
 def test_all_of_them_are_there() -> None:

@@ -1,0 +1,132 @@
+"""The answer to a text completion: one object, or chunks that share id and creation time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import uuid4
+
+from openai.types import Completion, CompletionUsage
+from openai.types.completion_choice import CompletionChoice, Logprobs
+
+from api.openai.chat_answer import DONE, Finish, usage_of
+from api.openai.logprobs import completion_logprobs
+from api.openai.submission import Gathered, Output
+from api.streaming import sse
+from vlm_engine.outputs import FinishReason, PositionLogprobs, RequestOutput
+
+
+@dataclass(slots=True)
+class CompletionAnswer:
+    """Builds what goes out for one request. Choices are numbered through all prompts.
+
+    Attributes:
+        count: choices for each prompt.
+        with_logprobs: the request asked for log-probabilities.
+        with_usage: every chunk carries ``usage`` (null), and one more chunk at the end carries the counts.
+        usage_in_chunks: every chunk carries the counts so far instead of null.
+        echoes: the prompts' texts, to go before each choice's; empty ones when not asked for.
+    """
+
+    model: str
+    count: int
+    with_logprobs: bool
+    with_usage: bool
+    usage_in_chunks: bool
+    echoes: Sequence[str]
+    id: str = field(default_factory=lambda: f"cmpl-{uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    _offsets: dict[int, int] = field(default_factory=dict)
+
+    def whole(self, prompts: Sequence[Gathered]) -> Completion:
+        """All prompts' choices; where there are more candidates than choices, the likeliest by token."""
+        choices = []
+        for number, gathered in enumerate(prompts):
+            outputs = gathered.outputs
+            if len(outputs) > self.count:
+                outputs = sorted(outputs, key=_mean_logprob, reverse=True)[: self.count]
+            choices += [self._choice(number, place, output) for place, output in enumerate(outputs)]
+        return Completion(
+            id=self.id,
+            object="text_completion",
+            created=self.created,
+            model=self.model,
+            choices=choices,
+            usage=_sum(prompts),
+        )
+
+    def _choice(self, prompt: int, place: int, output: Output) -> CompletionChoice:
+        index = prompt * self.count + place
+        return self._any_choice(
+            index, self.echoes[prompt] + output.text, output.logprobs, output.finish_reason, output.stop_reason
+        )
+
+    def opening(self, prompts: Sequence[Gathered]) -> list[bytes]:
+        """The echoed prompts, one chunk a choice."""
+        chunks = []
+        usage = _sum(prompts) if self.usage_in_chunks else None
+        for prompt, echo in enumerate(self.echoes):
+            if echo:
+                indices = range(prompt * self.count, (prompt + 1) * self.count)
+                chunks += [self._encode([self._any_choice(index, echo, (), None, None)], usage) for index in indices]
+        return chunks
+
+    def piece(self, prompt: int, piece: RequestOutput, prompts: Sequence[Gathered]) -> list[bytes]:
+        """The chunk for one piece, if it holds anything. ``prompts`` hold it already."""
+        if not (piece.text or piece.finish_reason is not None or (self.with_logprobs and piece.logprobs)):
+            return []
+        index = prompt * self.count + piece.index
+        choice = self._any_choice(index, piece.text, piece.logprobs, piece.finish_reason, piece.stop_reason)
+        return [self._encode([choice], _sum(prompts) if self.usage_in_chunks else None)]
+
+    def closing(self, prompts: Sequence[Gathered]) -> list[bytes]:
+        """The usage chunk, when asked for, and the end marker."""
+        return [self._encode([], _sum(prompts)), DONE] if self.with_usage else [DONE]
+
+    def _any_choice(
+        self,
+        index: int,
+        text: str,
+        positions: Sequence[PositionLogprobs],
+        reason: FinishReason | None,
+        stop_reason: str | int | None,
+    ) -> CompletionChoice:
+        logprobs: Logprobs | None = None
+        if self.with_logprobs:
+            logprobs, self._offsets[index] = completion_logprobs(positions, self._offsets.get(index, 0))
+        # Not validated: the package's type knows no choice that has not ended, though streams consist of them.
+        return CompletionChoice.model_construct(
+            index=index,
+            text=text,
+            logprobs=logprobs,
+            finish_reason=cast(Finish, None if reason is None else reason.value),
+            stop_reason=stop_reason,
+        )
+
+    def _encode(self, choices: list[CompletionChoice], usage: CompletionUsage | None) -> bytes:
+        extra: dict[str, Any] = {"usage": usage} if self.with_usage else {}
+        chunk = Completion.model_construct(
+            id=self.id,
+            object="text_completion",
+            created=self.created,
+            model=self.model,
+            choices=choices,
+            **extra,
+        )
+        return sse(chunk.model_dump_json(exclude_unset=True, warnings=False))
+
+
+def _mean_logprob(output: Output) -> float:
+    chosen = [position.chosen.logprob for position in output.logprobs]
+    return sum(chosen) / len(chosen) if chosen else float("-inf")
+
+
+def _sum(prompts: Sequence[Gathered]) -> CompletionUsage:
+    total = Gathered(
+        [output for gathered in prompts for output in gathered.outputs],
+        sum(gathered.num_prompt_tokens for gathered in prompts),
+        sum(gathered.num_cached_tokens for gathered in prompts),
+    )
+    return usage_of(total)

@@ -1,0 +1,57 @@
+"""Our own OpenAPI description against the server: whatever it lets a client send is answered, never with a 5xx."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.api.conftest import MODEL, user
+from tests.api.fuzz import fuzz
+from tests.api.live_server import LiveServer
+from tests.api.station import Station
+from tests.api.waiting import until
+
+REQUESTS = 500
+SOAK_REQUESTS = 10_000
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "fuzz_openapi.json"
+
+
+@pytest.fixture
+def everything(engine, valkey, tmp_path):
+    """All routes: engine, cameras, events."""
+    station = Station(valkey.connection_url, tmp_path / "data", engine)
+    station.redis.flushall()
+    station.status("front")
+    station.person("front", 1)
+    with LiveServer(station.services) as server:
+        yield server
+    station.close()
+
+
+def check_well(server, engine, client) -> None:
+    """The engine is idle, whole, and answers as before."""
+    until(lambda: not engine._core.has_work)
+    engine._core.check_integrity()
+    assert engine._core.pool.num_free == engine._core.pool.num_blocks
+    assert server.app.state.limits.num_open == 0
+    assert client.chat.completions.create(messages=user(), model=MODEL, max_tokens=1).choices
+
+
+def test_five_hundred_requests_as_described(everything, engine, client):
+    report = fuzz(everything.url, REQUESTS)
+    assert report.requests >= REQUESTS
+    assert report.wrong == []
+    for route in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize"):
+        assert report.statuses[f"POST {route} 200"] > 0 and report.statuses[f"POST {route} 400"] > 0
+    check_well(everything, engine, client)
+
+
+@pytest.mark.soak
+def test_ten_thousand_requests_as_described(everything, engine, client):
+    report = fuzz(everything.url, SOAK_REQUESTS, number=1)
+    RESULTS.write_text(json.dumps(report.as_json(), indent=1) + "\n")
+    assert report.requests >= SOAK_REQUESTS
+    assert report.wrong == []
+    check_well(everything, engine, client)
