@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote_to_bytes
@@ -58,17 +58,25 @@ async def load_pictures(submission: Submission, fetcher: PictureFetcher, config:
 
     Raises a 400: too many pictures, one that can't be had.
     """
-    parts = [part for message in submission.messages for part in _image_parts(message)]
+    param = submission.renames.get("messages", "messages")
+    return replace(submission, messages=await load_messages(submission.messages, fetcher, config, param))
+
+
+async def load_messages(
+    messages: Sequence[Message], fetcher: PictureFetcher, config: WatchwordConfig, param: str = "messages"
+) -> list[Message]:
+    """The same for messages alone."""
+    parts = [part for message in messages for part in _image_parts(message)]
     most = config.pictures.max_per_request
     if len(parts) > most:
         raise invalid(
             f"The request has {len(parts)} pictures, allowed are {most} (pictures.max_per_request).",
-            param=submission.renames.get("messages", "messages"),
+            param=param,
             code="too_many_images",
         )
     remote = [part["image"] for part in parts if isinstance(part["image"], RemotePicture)]
     if not remote:
-        return submission
+        return list(messages)
     budget = Budget(config.server.max_body_bytes)
     try:
         async with asyncio.TaskGroup() as group:
@@ -76,7 +84,7 @@ async def load_pictures(submission: Submission, fetcher: PictureFetcher, config:
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     fetched = {picture: task.result() for picture, task in tasks.items()}
-    return replace(submission, messages=[_with_bytes(message, fetched) for message in submission.messages])
+    return [_with_bytes(message, fetched) for message in messages]
 
 
 def _image_parts(message: Message) -> list[ImagePart]:

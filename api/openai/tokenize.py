@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from api.errors import from_engine
 from api.openai.chat_request import ChatMessage, engine_messages
 from api.openai.fields import Neutral, ProcessorOptions, StrictModel
+from api.openai.images import fetcher_of, load_messages
 from api.openai.submission import (
     check_model,
     off_loop,
@@ -18,10 +19,11 @@ from api.openai.submission import (
     read_json,
     read_object,
     ready_engine,
+    unless_gone,
     validated,
 )
 from api.page import watchword_version
-from api.services import Provided
+from api.services import Provided, Services
 from vlm_engine.engine import VLMEngine
 from vlm_engine.errors import EngineError
 from vlm_engine.prompt import PreparedPrompt
@@ -83,7 +85,7 @@ async def tokenize(request: Request, services: Provided) -> TokenizeResponse:
     asked = await off_loop(len(body), lambda: _read(body))
     check_model(asked.model, services)
     try:
-        ids = await _token_ids(engine, asked)
+        ids = await _token_ids(engine, asked, request, services)
     except EngineError as error:
         renames = {"messages": "prompt"} if isinstance(asked, TokenizeText) else {}
         raise from_engine(error, renames) from error
@@ -98,12 +100,16 @@ def _read(body: bytes) -> TokenizeText | TokenizeChat:
     return validated(TokenizeText, data, UNSUPPORTED)
 
 
-async def _token_ids(engine: VLMEngine, asked: TokenizeText | TokenizeChat) -> list[int]:
+async def _token_ids(
+    engine: VLMEngine, asked: TokenizeText | TokenizeChat, request: Request, services: Services
+) -> list[int]:
     if isinstance(asked, TokenizeText):
         return list(await engine.encode(asked.prompt, add_special_tokens=asked.add_special_tokens))
     options = asked.mm_processor_kwargs.model_dump(exclude_none=True) if asked.mm_processor_kwargs else {}
+    messages = engine_messages(asked.messages)
+    messages = await unless_gone(request, load_messages(messages, fetcher_of(request), services.config))
     prompt: PreparedPrompt = await engine.prepare(
-        engine_messages(asked.messages),
+        messages,
         chat_template_kwargs=asked.chat_template_kwargs,
         mm_processor_kwargs=options,
         add_generation_prompt=asked.add_generation_prompt and not asked.continue_final_message,
