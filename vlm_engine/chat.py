@@ -86,7 +86,7 @@ class ChatRenderer:
             text = self._tokenizer.apply_chat_template(
                 conversation,
                 chat_template=self._template,
-                tools=list(tools) if tools else None,
+                tools=[self._protect_value(tool, literals) for tool in tools] if tools else None,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
@@ -116,10 +116,11 @@ class ChatRenderer:
             else:
                 images.append(part["image"])
                 protected.append({"type": "image"})
-        out = dict(message)
-        for name in ("name", "tool_call_id"):
-            if isinstance(out.get(name), str):
-                out[name] = self._protect(out[name], literals)
+        # Names, tool calls and the like come from outside as much as the text does.
+        out = {
+            key: value if key in ("role", "content") else self._protect_value(value, literals)
+            for key, value in message.items()
+        }
         if content is not None:
             # Text-only templates expect strings; those of models with pictures expect parts.
             out["content"] = protected if self._image_token else "".join(part["text"] for part in protected)
@@ -131,6 +132,16 @@ class ChatRenderer:
             return f"{_OPEN}{len(literals) - 1}{_CLOSE}"
 
         return self._special.sub(number, text)
+
+    def _protect_value(self, value: Any, literals: list[str]) -> Any:
+        """A JSON value with every string in it, keys too, protected."""
+        if isinstance(value, str):
+            return self._protect(value, literals)
+        if isinstance(value, Mapping):
+            return {self._protect(key, literals): self._protect_value(item, literals) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self._protect_value(item, literals) for item in value]
+        return value
 
     def _tokenise(self, text: str, literals: Sequence[str], num_images: int) -> tuple[tuple[int, ...], ...]:
         self._check_length(text)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vlm_engine.errors import InvalidRequestError
+from vlm_engine.structured import StructuredOutput
+from vlm_engine.thinking import Thinking
 
 MAX_LOGPROBS = 20
 
@@ -30,6 +32,9 @@ class SamplingParams:
         logprobs: None, or how many alternatives to report per token (0 = just the chosen one), at most 20.
         n: how many outputs; they share the prompt's KV pages.
         skip_special_tokens: leave special tokens out of the text.
+        structured: what the output must look like. It ends where nothing can follow; ``min_tokens`` and ``ignore_eos``
+            hold an end back only as long as something else may follow.
+        thinking: reasoning that may come first; stop strings and ``structured`` are about what comes after it.
     """
 
     max_tokens: int | None = None
@@ -50,6 +55,8 @@ class SamplingParams:
     logprobs: int | None = None
     n: int = 1
     skip_special_tokens: bool = True
+    structured: StructuredOutput | None = None
+    thinking: Thinking | None = None
 
     def __post_init__(self) -> None:
         """Raises :class:`InvalidRequestError` for a value outside its range, naming field, value and limit."""
