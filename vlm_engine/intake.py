@@ -155,7 +155,7 @@ class Intake:
         deliver: Callable[[RequestOutput], None],
         grammar: GrammarMatcher | None = None,
     ) -> list[OutputSequence]:
-        """The requests with their sampling and text; every output's random stream and place in the grammar is its own."""
+        """The requests with their sampling and text; each output has its own random stream and place in the grammar."""
         tokenizer, ends = self._checkpoint.tokenizer, self._checkpoint.end_token_ids
         return [
             OutputSequence.create(r, tokenizer, ends, self._seed(r), deliver, grammar.copy() if grammar else None)

@@ -1,9 +1,10 @@
 """Structured output: what a request may ask for, grammars compiled off the engine thread, and their token masks.
 
-The work is done by llguidance (https://github.com/guidance-ai/llguidance, MIT): its automata are lazy, so that compiling
-takes milliseconds, every step of it has a bound, and a JSON schema with a keyword that it can't enforce is an error. (Of
-xgrammar 0.2.9 two of these were found wanting: `not`, `if` and `uniqueItems` pass unenforced, and a schema of 3000 optional
-properties compiles for minutes.) It is imported when a model is loaded; without it the engine refuses structured output.
+The work is done by llguidance (https://github.com/guidance-ai/llguidance, MIT): its automata are lazy, so that
+compiling takes milliseconds, every step of it has a bound, and a JSON schema with a keyword that it can't enforce is an
+error. (Of xgrammar 0.2.9 two of these were found wanting: ``not``, ``if`` and ``uniqueItems`` pass unenforced, and a
+schema of 3000 optional properties compiles for minutes.) It is imported when a model is loaded; without it the engine
+refuses structured output.
 """
 
 from __future__ import annotations
@@ -54,14 +55,17 @@ class StructuredOutput:
 
     Attributes:
         kind: which of them ``source`` is.
-        source: a JSON schema as JSON text (an object); a regular expression (Rust's syntax, the whole answer matches); a
-            JSON list of strings; or a grammar, Lark (as llguidance reads it) or GBNF (``root ::= ...``).
+        source: a JSON schema as JSON text (an object); a regular expression (Rust's syntax, the whole answer matches);
+            a JSON list of strings; or a grammar, Lark (as llguidance reads it) or GBNF (``root ::= ...``).
         lenient: keywords of a schema that can't be enforced are left out instead of refused.
+        markers: texts that a Lark grammar names, as they may be single tokens: ``mark_0`` is the first of them,
+            ``until_0`` any text and then it, ``without_0`` text without it.
     """
 
     kind: Kind
     source: str
     lenient: bool = False
+    markers: tuple[str, ...] = ()
 
 
 class GrammarMatcher:
@@ -148,6 +152,8 @@ class GrammarCompiler:
         else:
             self._library = llguidance
             self._limits = llguidance.LLParserLimits(**_LIMITS, verbose_errors=False)
+            added = tokenizer.added_tokens_decoder.items()
+            self._words = tuple(str(t) for i, t in added if not t.special and self._tokenizer.is_special_token(i))
         # One thread: compiling leaves the other cores to the engine, and hostile grammars wait for each other.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._lock = threading.Lock()
@@ -187,9 +193,13 @@ class GrammarCompiler:
         if len(wanted.source.encode()) > MAX_SOURCE_BYTES:
             raise _refusal(f"it takes {len(wanted.source.encode())} bytes, allowed are {MAX_SOURCE_BYTES}")
         grammars = self._grammars(wanted)
-        if thinking is not None:
+        around = [] if thinking is None else self._after(thinking)
+        if any(name in wanted.source for name in self._words):
+            # Where only one text can follow, llguidance foresees its tokens, and would take these for special ones.
+            around = ['%llguidance {"no_forcing": true}', *(around or ["start: @answer"])]
+        if around:
             grammars[0]["name"] = "answer"
-            grammars.insert(0, {"name": "main", "lark_grammar": self._after(thinking)})
+            grammars.insert(0, {"name": "main", "lark_grammar": "\n".join(around)})
         text = json.dumps({"grammars": grammars})
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if not matcher.is_error():
@@ -217,27 +227,35 @@ class GrammarCompiler:
             raise _refusal(str(error)[:500]) from None
         if wanted.kind == "regex":
             return [{"lark_grammar": json.loads(grammar)["grammars"][0]["lark_grammar"]}]
-        return [{"lark_grammar": grammar}]
+        rules = self._marker_rules(wanted.markers) if wanted.markers else []
+        return [{"lark_grammar": "\n".join([grammar, *rules])}]
 
-    def _after(self, thinking: Thinking) -> str:
-        """Lark: reasoning up to its end marker, then the answer. A marker may be a special token, or plain text."""
-        start, end = self._marker(thinking.start), self._marker(thinking.end)
-        # Plain text is matched lazily: the first end marker ends the block.
-        lazy = "" if end.startswith("<[") else "[lazy]"
-        rules = [
-            "start: block @answer" if thinking.open else f"start: ({start} block)? @answer",
-            "block: thinking GAP",
-            f"thinking{lazy}: TEXT {end}",
-            "TEXT: /(.|\\n)*/",
-            "GAP: /\\n{0,2}/",
-        ]
-        return "\n".join(rules)
+    def _after(self, thinking: Thinking) -> list[str]:
+        """Lark: reasoning up to its end marker, then the answer."""
+        start = "start: until_1 GAP @answer" if thinking.open else "start: (mark_0 until_1 GAP)? @answer"
+        return [start, "GAP: /\\n{0,2}/", *self._marker_rules((thinking.start, thinking.end))]
 
-    def _marker(self, text: str) -> str:
-        ids = self._tokenizer.tokenize_str(text, parse_special=True)
-        if len(ids) == 1 and self._tokenizer.is_special_token(ids[0]):
-            return f"<[{ids[0]}]>"
-        return lark_string(text)
+    def _marker_rules(self, markers: Sequence[str]) -> list[str]:
+        """Lark, for each marker: ``mark_N``, any text ``until_N`` with it, and text ``without_N``.
+
+        A marker may be a token of its own, as ``<tool_call>`` is Qwen's: such never count as text. Else it is text, and
+        the first one ends ``until_N``.
+        """
+        rules = [r"ANY: /(.|\n)*/"]
+        for number, marker in enumerate(markers):
+            ids = self._tokenizer.tokenize_str(marker, parse_special=True)
+            if len(ids) == 1 and self._tokenizer.is_special_token(ids[0]):
+                rules += [f"mark_{number}: <[{ids[0]}]>", f"until_{number}: ANY <[{ids[0]}]>", f"without_{number}: ANY"]
+                continue
+            text = lark_string(marker)
+            rules += [
+                f"mark_{number}: {text}",
+                f"until_{number}[lazy]: ANY {text}",
+                f"without_{number}: WITHOUT_{number}",
+                f"WITHOUT_{number}: ANY & ~WITH_{number}",
+                f"WITH_{number}: ANY {text} ANY",
+            ]
+        return rules
 
 
 def bounded_schema(schema: Any, *, lenient: bool = False) -> dict[str, Any]:

@@ -89,7 +89,9 @@ class ChatAnswer:
         chunks = []
         for delta in deltas:
             choice: dict[str, Any] = {"logprobs": logprobs}
-            chunks.append(self._chunk(ChunkChoice(index=piece.index, delta=delta, finish_reason=None, **choice), gathered))
+            chunks.append(
+                self._chunk(ChunkChoice(index=piece.index, delta=delta, finish_reason=None, **choice), gathered)
+            )
             logprobs = None  # a token's are told once
         if piece.finish_reason is not None:
             finish = self._finish(piece.finish_reason, answer)

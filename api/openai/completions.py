@@ -10,11 +10,11 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request, Response
 
 from api.errors import ApiError
+from api.openai.answers import AnswerShape
 from api.openai.chat import error_line
 from api.openai.chat_answer import DONE
 from api.openai.completions_answer import CompletionAnswer
 from api.openai.completions_request import DEFAULT_MAX_TOKENS, UNSUPPORTED, CompletionRequest, Prompt
-from api.openai.answers import AnswerShape
 from api.openai.fields import sampling_params
 from api.openai.structured import wanted_structure
 from api.openai.submission import (

@@ -9,6 +9,7 @@ from api.openai.dialects import ToolFormat
 from api.openai.tools import Tool
 from vlm_engine.structured import StructuredOutput, bounded_schema, lark_string
 
+HERMES_MARKERS = ("<tool_call>", "</tool_call>")
 MAX_CALLS = 32
 """Calls in one answer, where calls are forced: a model that never stops calling would not end otherwise."""
 
@@ -16,7 +17,7 @@ MAX_CALLS = 32
 def forced_calls(tools: Sequence[Tool], form: ToolFormat, *, parallel: bool) -> StructuredOutput:
     """One call of one of the tools, or several where they may be parallel."""
     most = MAX_CALLS if parallel else 1
-    return StructuredOutput("grammar", "\n".join([f"start: {_calls(form, most)}", *_call_rules(tools, form)]))
+    return _grammar([f"start: {_calls(form, most)}", *_call_rules(tools, form)], form)
 
 
 def calls_or_json(
@@ -26,25 +27,22 @@ def calls_or_json(
     answer = json.dumps(bounded_schema(json.loads(schema.source), lenient=schema.lenient))
     most = MAX_CALLS if parallel else 1
     rules = [f"start: {_calls(form, most)} | answer", f"answer: %json {answer}", *_call_rules(tools, form)]
-    return StructuredOutput("grammar", "\n".join(rules))
+    return _grammar(rules, form)
 
 
 def text_or_calls(tools: Sequence[Tool], form: ToolFormat, *, parallel: bool) -> StructuredOutput:
     """Free text in which calls, wherever the model begins one, follow the schemas (``strict`` tools under "auto")."""
     rules = _call_rules(tools, form, enforced=False)
     if form == "hermes":
-        # Lazy: from the first opening tag on only a call can follow.
-        start = [
-            f"start: (head body){'*' if parallel else '?'} tail",
-            r"head[lazy]: /(.|\n)*<tool_call>/",
-            'body: "\\n" call "\\n</tool_call>"',
-            "tail: TEXT" if parallel else "tail: QUIET",
-            r"TEXT: /(.|\n)*/",
-            r"QUIET: TEXT & ~/(.|\n)*<tool_call>(.|\n)*/",
-        ]
-        return StructuredOutput("grammar", "\n".join([*start, *rules[1:]]))
-    start = [f"start: {_calls(form, MAX_CALLS if parallel else 1)} | TEXT", r"TEXT: /([^{\s](.|\n)*)?/"]
-    return StructuredOutput("grammar", "\n".join([*start, *rules]))
+        # From the first opening tag on only a call can follow.
+        start = f"start: (until_0 body){'*' if parallel else '?'} without_0"
+    else:
+        start = f"start: {_calls(form, MAX_CALLS if parallel else 1)} | TEXT\nTEXT: /([^{{\\s](.|\\n)*)?/"
+    return _grammar([start, *rules], form)
+
+
+def _grammar(rules: Sequence[str], form: ToolFormat) -> StructuredOutput:
+    return StructuredOutput("grammar", "\n".join(rules), markers=HERMES_MARKERS if form == "hermes" else ())
 
 
 def _calls(form: ToolFormat, most: int) -> str:
@@ -59,8 +57,8 @@ def _call_rules(tools: Sequence[Tool], form: ToolFormat, *, enforced: bool = Tru
     only where it says ``strict: true``.
     """
     key = "arguments" if form == "hermes" else "parameters"
-    one = 'one: "<tool_call>\\n" call "\\n</tool_call>"' if form == "hermes" else "one: call"
-    rules = [one, "call: " + " | ".join(f"call_{number}" for number in range(len(tools)))]
+    around = ["one: mark_0 body", 'body: "\\n" call "\\n" mark_1'] if form == "hermes" else ["one: call"]
+    rules = [*around, "call: " + " | ".join(f"call_{number}" for number in range(len(tools)))]
     for number, tool in enumerate(tools):
         head = lark_string(f'{{"name": {json.dumps(tool.name)}, "{key}": ')
         schema = json.dumps(

@@ -226,11 +226,15 @@ def in_words(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message
 
 def _calls_in_words(message: Message) -> Message:
     calls = "\n".join(
-        f"<tool_call>\n{json.dumps({'name': c['function']['name'], 'arguments': c['function']['arguments']})}\n</tool_call>"
-        for c in message["tool_calls"]
+        f"<tool_call>\n{json.dumps(_name_and_arguments(call['function']), ensure_ascii=False)}\n</tool_call>"
+        for call in message["tool_calls"]
     )
     said = _parts(message["content"])
     return {"role": "assistant", "content": [*said, {"type": "text", "text": f"\n{calls}" if said else calls}]}
+
+
+def _name_and_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": function["name"], "arguments": function["arguments"]}
 
 
 def _parts(content: Any) -> list[Any]:

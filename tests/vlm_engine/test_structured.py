@@ -180,6 +180,40 @@ def test_markers_may_be_special_tokens(compiler, tokenizer):
     assert matcher.ended
 
 
+def test_added_tokens_that_a_grammar_spells_out_are_its_text_or_its_markers(shared_data):
+    """Qwen's <tool_call> is a token that is not special: a schema that holds the word means its letters."""
+    from transformers import AutoTokenizer
+
+    qwen = AutoTokenizer.from_pretrained(SHARED / "vlm" / "qwen3-vl-2b")
+    compiler = GrammarCompiler(qwen, 151936, [qwen.eos_token_id])
+    for wanted, text in (
+        (schema({"const": "<tool_call>"}), '"<tool_call>"'),
+        (StructuredOutput("choice", '["<think>"]'), "<think>"),
+    ):
+        matcher, out = compiler.compile(wanted), ""
+        while not matcher.ended:
+            allowed = allowed_tokens([matcher], 151936, CPU)[0].nonzero()[:, 0].tolist()
+            token = max(allowed, key=lambda t: len(qwen.decode([t])))
+            matcher.accept(token)
+            out += qwen.decode([token])
+        assert out == text
+    marked = StructuredOutput("grammar", 'start: (until_0 "a")? without_0', markers=("<tool_call>",))
+    matcher = compiler.compile(marked)
+    for token in qwen.encode("so <tool_call>a", add_special_tokens=False):
+        assert allowed_tokens([matcher], 151936, CPU)[0, token]
+        matcher.accept(token)
+    assert not allowed_tokens([matcher], 151936, CPU)[0, qwen.convert_tokens_to_ids("<tool_call>")]
+    compiler.close()
+
+
+def test_markers_may_be_plain_text(compiler, tokenizer):
+    marked = StructuredOutput("grammar", 'start: (until_0 "a")? without_0', markers=("<go>",))
+    assert takes(compiler, tokenizer, marked, "so <go>a and on")
+    assert takes(compiler, tokenizer, marked, "so <g o>")
+    assert not takes(compiler, tokenizer, marked, "so <go>b")
+    assert not takes(compiler, tokenizer, marked, "so <go>a and <go>a")
+
+
 # Sampling -------------------------------------------------------------------------------------------------------------
 
 
