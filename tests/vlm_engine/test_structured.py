@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import sys
 
 import jsonschema
@@ -14,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.checkpoints import SHARED
+from tests.golden.harness import Harness, user
 from vlm_engine import InvalidRequestError, SamplingParams, StructuredOutput, Thinking
+from vlm_engine.outputs import RequestOutput
 from vlm_engine.sampler import SamplingState, sample
 from vlm_engine.structured import CACHED_GRAMMARS, MAX_SOURCE_BYTES, GrammarCompiler, allowed_tokens
 
@@ -333,4 +336,40 @@ def test_without_the_library_structured_output_is_refused_in_words(tokenizer, mo
     compiler = GrammarCompiler(tokenizer, VOCABULARY, [2])
     with pytest.raises(InvalidRequestError, match="llguidance, which is not installed"):
         asyncio.run(compiler.matcher(StructuredOutput("regex", "a")))
+    compiler.close()
+
+
+# In the engine --------------------------------------------------------------------------------------------------------
+
+
+def test_a_grammar_goes_on_where_it_was_after_preemption_and_with_siblings(checkpoint):
+    """Matcher state follows the sampled tokens: preempted, recomputed, beside free requests, the text is the same."""
+    harness = Harness(checkpoint("text"))
+    compiler = GrammarCompiler(harness.checkpoint.tokenizer, VOCABULARY, harness.checkpoint.end_token_ids)
+    pattern = r"([a-f]{3} [0-9]{4}\n){9}"
+    params = SamplingParams(max_tokens=110, temperature=1.0, seed=4, n=2, structured=StructuredOutput("regex", pattern))
+    prompt = harness.prepare(user("Say something."))
+
+    def run(**knobs) -> tuple[dict[int, str], float]:
+        core = harness.core(**knobs)
+        outputs: list[RequestOutput] = []
+        requests = harness.intake.requests(prompt, params, "r")
+        core.add(harness.intake.sequences(requests, outputs.append, compiler.compile(params.structured)))
+        free = harness.greedy(user("Hm."), 40, "free")
+        harness.add(core, free)
+        with torch.inference_mode():
+            while core.has_work:
+                assert core.step(), f"no progress: {core.last_plan}"
+                core.check_integrity()
+        assert {o.finish_reason for o in outputs if o.finish_reason} == {"stop"}
+        texts = {index: "".join(o.text for o in outputs if o.index == index) for index in (0, 1)}
+        return {**texts, 2: free.text()}, core.metrics.value("num_preemptions")
+
+    roomy, none = run()
+    per_page = harness.core().runner.shape.bytes_per_token(harness.checkpoint.dtype) * 16
+    pages = -(-(len(prompt.token_ids) + params.max_tokens) // 16) + 1
+    cramped, some = run(kv_cache_memory=per_page * pages, max_num_batched_tokens=16, max_num_seqs=4)
+    assert none == 0 < some
+    assert roomy == cramped
+    assert all(re.fullmatch(pattern, roomy[index]) for index in (0, 1)) and roomy[0] != roomy[1]
     compiler.close()
