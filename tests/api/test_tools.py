@@ -44,7 +44,6 @@ def flat_tools(**more) -> list[dict]:
     return [{"type": "function", "name": n, "parameters": s, "strict": True, **more} for n, s in SCHEMAS.items()]
 
 
-BIAS = 4
 FIELDS = {"model": MODEL, "messages": user("Weather?"), "max_tokens": 400, "temperature": 1.0, "seed": 5}
 
 
@@ -290,17 +289,17 @@ def test_e17_what_cannot_be_done_is_400_that_names_it(http, fields, param):
 # Reasoning ------------------------------------------------------------------------------------------------------------
 
 
-def thought(engine: VLMEngine) -> dict[str, int]:
-    """The reasoning ends early, but not at once."""
-    return {str(engine.tokenizer.convert_tokens_to_ids("</think>")): BIAS}
+def thought(engine: VLMEngine) -> dict:
+    """A word some times, then the end of the reasoning, then both: each time a token is said it gets less likely."""
+    word, end = engine.tokenizer.encode(" so")[0], engine.tokenizer.convert_tokens_to_ids("</think>")
+    return {"logit_bias": {str(word): 100, str(end): 80}, "frequency_penalty": 2.0}
 
 
 def test_reasoning_is_set_apart_whole_and_streamed(thinker, thinking_engine):
     kwargs = {"chat_template_kwargs": {"open_thinking": True}}
-    asked = dict(FIELDS, logit_bias=thought(thinking_engine), extra_body=kwargs, temperature=0)
-    asked["max_tokens"] = 60
+    asked = {**FIELDS, **thought(thinking_engine), "extra_body": kwargs, "temperature": 0, "max_tokens": 40}
     whole = thinker.chat.completions.create(**asked).choices[0].message
-    assert whole.reasoning_content is not None and "</think>" not in whole.reasoning_content + whole.content
+    assert set(whole.reasoning_content.split()) == {"so"} and "so" in whole.content
     reasoning = content = ""
     for chunk in thinker.chat.completions.create(stream=True, **asked):
         for choice in chunk.choices:
@@ -400,10 +399,11 @@ def test_a_stored_response_with_calls_is_gone_on_from(client):
 
 
 def test_reasoning_is_an_item_of_its_own(thinker, thinking_engine):
-    extra = {"chat_template_kwargs": {"open_thinking": True}, "logit_bias": thought(thinking_engine)}
-    asked = dict(RESPONSE, extra_body=extra) | {"max_output_tokens": 60, "temperature": 0.0}
+    extra = {"chat_template_kwargs": {"open_thinking": True}, **thought(thinking_engine)}
+    asked = dict(RESPONSE, extra_body=extra) | {"max_output_tokens": 40, "temperature": 0.0}
     response = thinker.responses.create(**asked)
-    assert response.output[0].type == "reasoning" and response.output[0].content[0].text
+    assert [item.type for item in response.output] == ["reasoning", "message"]
+    assert set(response.output[0].content[0].text.split()) == {"so"} and "so" in response.output_text
     events = list(thinker.responses.create(stream=True, **asked))
     told = "".join(event.delta for event in events if event.type == "response.reasoning_text.delta")
     assert told == response.output[0].content[0].text
