@@ -87,6 +87,8 @@ class ToolUse:
 
 
 class FunctionSpec(StrictModel):
+    """A function, as chats hold it."""
+
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -98,8 +100,14 @@ class ChatTool(StrictModel):
     function: FunctionSpec
 
 
-class ResponsesTool(FunctionSpec):
+class ResponsesTool(StrictModel):
+    """The same without the inner object, as responses have it."""
+
     type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class FunctionName(StrictModel):
@@ -157,7 +165,7 @@ class ResponsesToolFields(StrictModel):
         return _tool_use(tools, choice if isinstance(choice, str) else None, named, self.parallel_tool_calls)
 
 
-def _tool(spec: FunctionSpec) -> Tool:
+def _tool(spec: FunctionSpec | ResponsesTool) -> Tool:
     return Tool(spec.name, spec.description, spec.parameters, spec.strict)
 
 
