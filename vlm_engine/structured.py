@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from vlm_engine.errors import InvalidRequestError
@@ -27,6 +28,8 @@ MAX_SOURCE_BYTES = 128 * 1024
 """Longest schema, regular expression or grammar."""
 MAX_CHOICES = 4096
 CACHED_GRAMMARS = 32
+TRIED_WAYS, TRIED_TOKENS = 3, 12
+"""Answers begun, and tokens of each, before a grammar is accepted: most that run into bounds do so at once."""
 COMPILE_TIMEOUT_S = 10.0
 """How long a request waits for its grammar, others' before it included."""
 
@@ -202,15 +205,31 @@ class GrammarCompiler:
             grammars.insert(0, {"name": "main", "lark_grammar": "\n".join(around)})
         text = json.dumps({"grammars": grammars})
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
-        if not matcher.is_error():
-            # Some things show only now: that nothing matches, or that a bound is reached at once.
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            reason = matcher.get_error().split("following special tokens")[0].strip() or "it can't be compiled"
+        reason = matcher.get_error() if matcher.is_error() else self._try(matcher)
+        if reason:
+            reason = reason.split("following special tokens")[0].replace("<non-verbose/>", "").strip()
             if reason.startswith("NoExtensionBias"):
                 reason = "nothing matches it"
-            raise _refusal(reason[:500].strip())
+            raise _refusal(reason[:500].strip() or "it can't be compiled")
         return GrammarMatcher(matcher, self._end_ids, threading.Event())
+
+    def _try(self, matcher: Any) -> str:
+        """What is wrong as soon as it is used - that nothing matches, or that a bound is reached - or an empty text."""
+        for choice in range(TRIED_WAYS):
+            copy = matcher.deep_copy()
+            for step in range(TRIED_TOKENS):
+                if copy.is_stopped():
+                    break
+                mask = copy.compute_bitmask()
+                if copy.is_error():
+                    return str(copy.get_error())
+                allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
+                if not len(allowed):
+                    break
+                token = int(allowed[(choice * len(allowed) // TRIED_WAYS + step) % len(allowed)])
+                if not copy.consume_token(token):
+                    return str(copy.get_error())
+        return ""
 
     def _grammars(self, wanted: StructuredOutput) -> list[dict[str, Any]]:
         source = wanted.source

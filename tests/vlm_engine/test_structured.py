@@ -119,6 +119,8 @@ NAME = {
         (StructuredOutput("grammar", "start: start"), "nothing matches"),
         (StructuredOutput("grammar", "start: <|nobody|>"), "nobody"),
         (StructuredOutput("regex", "a" * (MAX_SOURCE_BYTES + 1)), str(MAX_SOURCE_BYTES)),
+        (schema({"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(3000)}}), "items"),
+        (StructuredOutput("grammar", 'start: s\ns: s s | s s s | "a" | "b" | /[a-z]/'), "items"),
         (StructuredOutput("regex", "|".join(f"(.*{chr(97 + i)}.{{{i + 5}}})" for i in range(20))), ""),
     ],
 )
@@ -285,6 +287,14 @@ def test_the_cache_is_bounded_and_its_entries_are_independent(compiler, tokenize
         assert len(compiler._cache) == CACHED_GRAMMARS
 
     asyncio.run(run())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), min_size=1, max_size=4))
+def test_any_texts_may_be_the_choices(compiler, tokenizer, texts):
+    wanted = StructuredOutput("choice", json.dumps(texts))
+    for text in texts:
+        assert takes(compiler, tokenizer, wanted, text)
 
 
 # Random schemas -------------------------------------------------------------------------------------------------------
