@@ -11,7 +11,7 @@ import sys
 import jsonschema
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.checkpoints import SHARED
@@ -257,8 +257,9 @@ def test_an_end_is_held_back_only_while_something_else_may_follow(compiler, toke
     assert got.token == end
 
 
-def test_a_grammar_that_runs_into_its_bounds_fails_its_own_row_only(compiler, tokenizer):
+def test_a_grammar_that_runs_into_its_bounds_fails_its_own_row_only(compiler, tokenizer, monkeypatch):
     """And is compiled anew for the next request: the bound is on what all its outputs learned together."""
+    monkeypatch.setattr("vlm_engine.structured.TRIED_WAYS", 0)
     heavy = StructuredOutput("regex", "(.*a.{12,20}b|.*b.{10,30}c|.*c.{9,31}d)*")
 
     async def run() -> None:
@@ -292,6 +293,9 @@ def test_the_cache_is_bounded_and_its_entries_are_independent(compiler, tokenize
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), min_size=1, max_size=4))
 def test_any_texts_may_be_the_choices(compiler, tokenizer, texts):
+    """As far as the vocabulary can write them: SmolVLM's lacks some rare bytes; such choices are refused or left out."""
+    texts = [text for text in texts if tokenizer.decode(tokens_of(tokenizer, text)) == text]
+    assume(texts)
     wanted = StructuredOutput("choice", json.dumps(texts))
     for text in texts:
         assert takes(compiler, tokenizer, wanted, text)
