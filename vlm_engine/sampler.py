@@ -12,6 +12,9 @@ import torch
 from vlm_engine.sampling_params import SamplingParams
 from vlm_engine.structured import GrammarMatcher, allowed_tokens
 
+LARGEST_LOGIT = 1e30
+"""Finite in float32 also when divided by the least temperature."""
+
 
 @dataclass(slots=True)
 class SamplingState:
@@ -105,7 +108,9 @@ def _adjust(row: torch.Tensor, state: SamplingState) -> None:
     if p.repetition_penalty != 1.0:
         seen = torch.tensor(sorted(state.prompt_ids | state.output_counts.keys()), device=row.device)
         values = row[seen]
-        row[seen] = torch.where(values > 0, values / p.repetition_penalty, values * p.repetition_penalty)
+        changed = torch.where(values > 0, values / p.repetition_penalty, values * p.repetition_penalty)
+        # A penalty near 0 may give infinity, which no softmax bears.
+        row[seen] = changed.clamp(max=LARGEST_LOGIT)
     if (p.presence_penalty or p.frequency_penalty) and state.output_counts:
         ids = torch.tensor(list(state.output_counts), device=row.device)
         counts = torch.tensor(list(state.output_counts.values()), device=row.device, dtype=row.dtype)

@@ -11,6 +11,8 @@ from vlm_engine.structured import StructuredOutput
 from vlm_engine.thinking import Thinking
 
 MAX_LOGPROBS = 20
+LEAST_TEMPERATURE = 1e-5
+"""Less is greedy, as in vLLM: logits divided by it would leave the range of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class SamplingParams:
 
     Attributes:
         max_tokens: most tokens to generate; None = the rest of the context.
-        temperature: 0 is greedy.
+        temperature: 0, and what is less than 1e-5, is greedy.
         top_p, top_k, min_p: the usual truncations; ``top_k`` 0 or -1, ``top_p`` 1.0 and ``min_p`` 0.0 switch them off.
         repetition_penalty: multiplicative, over prompt and output (CTRL paper, arXiv 1909.05858); 1.0 is off.
         presence_penalty, frequency_penalty: additive, over the output only (OpenAI API).
@@ -85,7 +87,7 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is taken each time."""
-        return self.temperature == 0.0
+        return self.temperature < LEAST_TEMPERATURE
 
 
 def _within(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:

@@ -293,7 +293,7 @@ def test_the_cache_is_bounded_and_its_entries_are_independent(compiler, tokenize
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), min_size=1, max_size=4))
 def test_any_texts_may_be_the_choices(compiler, tokenizer, texts):
-    """As far as the vocabulary can write them: SmolVLM's lacks some rare bytes; such choices are refused or left out."""
+    """As far as the vocabulary can write them: SmolVLM's lacks some rare bytes; such choices are left out here."""
     texts = [text for text in texts if tokenizer.decode(tokens_of(tokenizer, text)) == text]
     assume(texts)
     wanted = StructuredOutput("choice", json.dumps(texts))
