@@ -107,7 +107,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_importing_the_engine_needs_torch_and_transformers_only() -> None:
     """With everything else of our dependencies made unimportable it still works, and loads none of them."""
-    absent = (SERVICE_LIBRARIES | {"greenlet"}) - {"yaml", "rich"}  # transformers may bring these two
+    absent = (SERVICE_LIBRARIES | {"greenlet", "llguidance"}) - {"yaml", "rich"}  # transformers may bring these two
     code = f"""
 class Absent:
     def find_spec(self, name, path=None, target=None):

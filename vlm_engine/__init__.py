@@ -18,6 +18,8 @@ from vlm_engine.outputs import FinishReason, PositionLogprobs, RequestOutput, To
 from vlm_engine.prompt import Message, PreparedPrompt, PriorityClass
 from vlm_engine.sampling_params import SamplingParams
 from vlm_engine.stream import OutputStream
+from vlm_engine.structured import StructuredOutput
+from vlm_engine.thinking import Thinking
 
 __all__ = [
     "ConfigError",
@@ -37,6 +39,8 @@ __all__ = [
     "RequestFailedError",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutput",
+    "Thinking",
     "TokenLogprob",
     "VLMEngine",
 ]

@@ -86,7 +86,7 @@ class ChatRenderer:
             text = self._tokenizer.apply_chat_template(
                 conversation,
                 chat_template=self._template,
-                tools=self._protect_all(list(tools), literals) if tools else None,
+                tools=[self._protect_value(tool, literals) for tool in tools] if tools else None,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
@@ -116,9 +116,9 @@ class ChatRenderer:
             else:
                 images.append(part["image"])
                 protected.append({"type": "image"})
-        # Names and ids come from outside too; roles were checked.
+        # Names, tool calls and the like come from outside as much as the text does.
         out = {
-            key: value if key in ("role", "content") else self._protect_all(value, literals)
+            key: value if key in ("role", "content") else self._protect_value(value, literals)
             for key, value in message.items()
         }
         if content is not None:
@@ -133,14 +133,14 @@ class ChatRenderer:
 
         return self._special.sub(number, text)
 
-    def _protect_all(self, value: Any, literals: list[str]) -> Any:
-        """Every string in ``value`` protected: what a template prints of it is text and no special token."""
+    def _protect_value(self, value: Any, literals: list[str]) -> Any:
+        """A JSON value with every string in it, keys too, protected."""
         if isinstance(value, str):
             return self._protect(value, literals)
         if isinstance(value, Mapping):
-            return {self._protect_all(key, literals): self._protect_all(item, literals) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._protect_all(item, literals) for item in value]
+            return {self._protect(key, literals): self._protect_value(item, literals) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self._protect_value(item, literals) for item in value]
         return value
 
     def _tokenise(self, text: str, literals: Sequence[str], num_images: int) -> tuple[tuple[int, ...], ...]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vlm_engine.thinking import Thinking, ThinkingSplitter
+
 _REPLACEMENT = "\ufffd"
 
 
@@ -27,9 +29,17 @@ class Detokenizer:
         stops: stop strings.
         include_stop: whether a stop string is emitted.
         skip_special: leave special tokens out of the text.
+        thinking: stop strings are looked for after this only.
     """
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str], include_stop: bool, skip_special: bool) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        stops: Sequence[str],
+        include_stop: bool,
+        skip_special: bool,
+        thinking: Thinking | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._stops = tuple(stops)
         self._include_stop = include_stop
@@ -38,6 +48,7 @@ class Detokenizer:
         self._prefix = 0  # decoding starts here ...
         self._read = 0  # ... and the text up to here is out already
         self._held = ""
+        self._thinking = ThinkingSplitter(thinking) if thinking is not None and self._stops else None
 
     def add(self, token: int) -> Piece:
         """Takes the next token and gives the text that is certain now."""
@@ -66,14 +77,20 @@ class Detokenizer:
         return text
 
     def _release(self, new: str, *, final: bool) -> Piece:
+        reasoning = ""
+        if self._thinking is not None:
+            reasoning, new = self._thinking.add(new)
+            if final:
+                rest, answer = self._thinking.finish()
+                reasoning, new = reasoning + rest, new + answer
         text = self._held + new
         stop, place = self._first_stop(text)
         if stop is not None:
             self._held = ""
-            return Piece(text[: place + len(stop)] if self._include_stop else text[:place], stop)
+            return Piece(reasoning + (text[: place + len(stop)] if self._include_stop else text[:place]), stop)
         keep = 0 if final else self._stop_prefix(text)
         self._held = text[len(text) - keep :]
-        return Piece(text[: len(text) - keep])
+        return Piece(reasoning + text[: len(text) - keep])
 
     def _first_stop(self, text: str) -> tuple[str | None, int]:
         """The stop string that is complete first; where two are, the one that begins first."""

@@ -34,6 +34,7 @@ from vlm_engine.runner import ModelRunner
 from vlm_engine.sampling_params import SamplingParams
 from vlm_engine.steps import StepRing
 from vlm_engine.stream import OutputStream
+from vlm_engine.structured import GrammarCompiler
 from vlm_engine.worker_process import WorkerLimits
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class VLMEngine:
         self._core: EngineCore | None = None
         self._pool: ImageProcessorPool | None = None
         self._intake: Intake | None = None
+        self._grammars: GrammarCompiler | None = None
         self._thread: threading.Thread | None = None
         self._inbox: deque[Callable[[EngineCore], None]] = deque()
         self._wake = threading.Condition()
@@ -109,6 +111,8 @@ class VLMEngine:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+        if self._grammars is not None:
+            self._grammars.close()
         if self.state is not EngineState.DEAD:
             self.state = EngineState.STOPPED
 
@@ -139,6 +143,8 @@ class VLMEngine:
             interrupted=lambda: bool(self._inbox) or self._stopping,
         )
         self._intake = Intake(config, checkpoint, self._core.capacity_tokens)
+        vocabulary = checkpoint.family.text_config.vocab_size
+        self._grammars = GrammarCompiler(checkpoint.tokenizer, vocabulary, checkpoint.end_token_ids)
         if self._pool is not None:
             self._on_progress("starting picture preprocessing")
             self._pool.warm_up()
@@ -179,6 +185,11 @@ class VLMEngine:
     def vocab_size(self) -> int:
         """Token ids are smaller."""
         return self._ready_parts()[1].vocab_size
+
+    @property
+    def chat_template(self) -> str | None:
+        """The checkpoint's Jinja template for chats."""
+        return self._loaded().chat_template
 
     @property
     def steps(self) -> StepRing:
@@ -304,17 +315,21 @@ class VLMEngine:
             cache_salt: only requests with the same salt share cached prefixes.
 
         Raises:
-            InvalidRequestError: it can never fit, with the numbers.
+            InvalidRequestError: it can never fit, with the numbers; or its grammar can't be used.
             OverloadedError: the queue is full.
             EngineDeadError: the engine isn't ready.
         """
         core, intake = self._ready_parts()
         self.require_room()
+        grammar = None
+        if params.structured is not None and self._grammars is not None:
+            grammar = await self._grammars.matcher(params.structured, params.thinking)
+            self.require_room()
         request_id = request_id or f"req-{uuid.uuid4().hex}"
         requests = intake.requests(prompt, params, request_id, priority_class, priority, cache_salt)
         core.check_fits(requests[0])
         stream = OutputStream(request_id, params.n, self.abort, len(prompt.token_ids))
-        group = intake.sequences(requests, stream.deliver)
+        group = intake.sequences(requests, stream.deliver, grammar)
         self._post(lambda core: core.add(group))
         return stream
 

@@ -18,6 +18,7 @@ from vlm_engine.prompt import ImageInput, PreparedPrompt, PriorityClass
 from vlm_engine.request import ImageSpan, Request
 from vlm_engine.sampling_params import SamplingParams
 from vlm_engine.sequence import OutputSequence
+from vlm_engine.structured import GrammarMatcher
 
 NORMALISATION_SLACK = 4
 
@@ -148,10 +149,18 @@ class Intake:
             for index in range(params.n)
         ]
 
-    def sequences(self, requests: Sequence[Request], deliver: Callable[[RequestOutput], None]) -> list[OutputSequence]:
-        """The requests with their sampling and text; every output's random stream is its own."""
+    def sequences(
+        self,
+        requests: Sequence[Request],
+        deliver: Callable[[RequestOutput], None],
+        grammar: GrammarMatcher | None = None,
+    ) -> list[OutputSequence]:
+        """The requests with their sampling and text; each output has its own random stream and place in the grammar."""
         tokenizer, ends = self._checkpoint.tokenizer, self._checkpoint.end_token_ids
-        return [OutputSequence.create(r, tokenizer, ends, self._seed(r), deliver) for r in requests]
+        return [
+            OutputSequence.create(r, tokenizer, ends, self._seed(r), deliver, grammar.copy() if grammar else None)
+            for r in requests
+        ]
 
     def _seed(self, request: Request) -> int:
         given = request.params.seed

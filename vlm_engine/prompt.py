@@ -40,6 +40,7 @@ class Message(TypedDict, total=False):
     name: str
     tool_calls: Sequence[Mapping[str, Any]]
     tool_call_id: str
+    reasoning_content: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 import torch
 
 from vlm_engine.sampling_params import SamplingParams
+from vlm_engine.structured import GrammarMatcher, allowed_tokens
+
+LARGEST_LOGIT = 1e30
+"""Finite in float32 also when divided by the least temperature."""
 
 
 @dataclass(slots=True)
@@ -21,6 +25,7 @@ class SamplingState:
         prompt_ids: distinct prompt tokens (repetition penalty).
         output_counts: how often each token was generated.
         end_ids: tokens masked until ``min_tokens`` are out.
+        grammar: where the output stands in the grammar that it must follow; None without one.
     """
 
     params: SamplingParams
@@ -28,10 +33,23 @@ class SamplingState:
     prompt_ids: frozenset[int]
     end_ids: frozenset[int]
     output_counts: Counter[int] = field(default_factory=Counter)
+    grammar: GrammarMatcher | None = None
 
     def accept(self, token: int) -> None:
-        """Counts a generated token."""
+        """Counts a generated token, and moves on in the grammar."""
         self.output_counts[token] += 1
+        if self.grammar is not None:
+            self.grammar.accept(token)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the grammar lets nothing follow."""
+        return self.grammar is not None and self.grammar.ended
+
+    @property
+    def below_minimum(self) -> bool:
+        """Whether fewer than ``min_tokens`` are out."""
+        return self.output_counts.total() < self.params.min_tokens
 
     @property
     def adjusts(self) -> bool:
@@ -42,7 +60,7 @@ class SamplingState:
             or p.repetition_penalty != 1.0
             or p.presence_penalty
             or p.frequency_penalty
-            or self.output_counts.total() < p.min_tokens
+            or self.below_minimum
         )
 
 
@@ -71,6 +89,7 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample
     for row, state in enumerate(states):
         if state.adjusts:
             _adjust(logits[row], state)
+    _constrain(logits, states)
     tokens = logits.argmax(dim=-1)
     drawn = [i for i, s in enumerate(states) if not s.params.greedy]
     if drawn:
@@ -89,7 +108,9 @@ def _adjust(row: torch.Tensor, state: SamplingState) -> None:
     if p.repetition_penalty != 1.0:
         seen = torch.tensor(sorted(state.prompt_ids | state.output_counts.keys()), device=row.device)
         values = row[seen]
-        row[seen] = torch.where(values > 0, values / p.repetition_penalty, values * p.repetition_penalty)
+        changed = torch.where(values > 0, values / p.repetition_penalty, values * p.repetition_penalty)
+        # A penalty near 0 may give infinity, which no softmax bears.
+        row[seen] = changed.clamp(max=LARGEST_LOGIT)
     if (p.presence_penalty or p.frequency_penalty) and state.output_counts:
         ids = torch.tensor(list(state.output_counts), device=row.device)
         counts = torch.tensor(list(state.output_counts.values()), device=row.device, dtype=row.dtype)
@@ -97,8 +118,30 @@ def _adjust(row: torch.Tensor, state: SamplingState) -> None:
     if p.logit_bias:
         ids = torch.tensor(list(p.logit_bias), device=row.device)
         row[ids] += torch.tensor(list(p.logit_bias.values()), device=row.device, dtype=row.dtype)
-    if state.output_counts.total() < p.min_tokens and state.end_ids:
+    if state.below_minimum and state.end_ids and state.grammar is None:
         row[torch.tensor(sorted(state.end_ids), device=row.device)] = float("-inf")
+
+
+def _constrain(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
+    """Masks what the grammars of the rows that have one forbid, in place on ``[rows, vocabulary]``.
+
+    An end that ``min_tokens`` or ``ignore_eos`` holds back stays allowed where nothing else is.
+    """
+    rows = [(i, s.grammar) for i, s in enumerate(states) if s.grammar is not None]
+    if not rows:
+        return
+    allowed = allowed_tokens([grammar for _, grammar in rows], logits.shape[-1], logits.device)
+    for place, (row, grammar) in enumerate(rows):
+        state = states[row]
+        held = grammar.end_ids if state.params.ignore_eos else frozenset()
+        held = held | state.end_ids if state.below_minimum else held
+        if held:
+            others = allowed[place].clone()
+            others[torch.tensor(sorted(held), device=logits.device)] = False
+            if others.any():
+                allowed[place] = others
+    index = torch.tensor([row for row, _ in rows], device=logits.device)
+    logits[index] = logits[index].masked_fill(~allowed, float("-inf"))
 
 
 def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> torch.Tensor:

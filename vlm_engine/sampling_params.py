@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vlm_engine.errors import InvalidRequestError
+from vlm_engine.structured import StructuredOutput
+from vlm_engine.thinking import Thinking
 
 MAX_LOGPROBS = 20
+LEAST_TEMPERATURE = 1e-5
+"""Less is greedy, as in vLLM: logits divided by it would leave the range of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,7 @@ class SamplingParams:
 
     Attributes:
         max_tokens: most tokens to generate; None = the rest of the context.
-        temperature: 0 is greedy.
+        temperature: 0, and what is less than 1e-5, is greedy.
         top_p, top_k, min_p: the usual truncations; ``top_k`` 0 or -1, ``top_p`` 1.0 and ``min_p`` 0.0 switch them off.
         repetition_penalty: multiplicative, over prompt and output (CTRL paper, arXiv 1909.05858); 1.0 is off.
         presence_penalty, frequency_penalty: additive, over the output only (OpenAI API).
@@ -30,6 +34,9 @@ class SamplingParams:
         logprobs: None, or how many alternatives to report per token (0 = just the chosen one), at most 20.
         n: how many outputs; they share the prompt's KV pages.
         skip_special_tokens: leave special tokens out of the text.
+        structured: what the output must look like. It ends where nothing can follow; ``min_tokens`` and ``ignore_eos``
+            hold an end back only as long as something else may follow.
+        thinking: reasoning that may come first; stop strings and ``structured`` are about what comes after it.
     """
 
     max_tokens: int | None = None
@@ -50,6 +57,8 @@ class SamplingParams:
     logprobs: int | None = None
     n: int = 1
     skip_special_tokens: bool = True
+    structured: StructuredOutput | None = None
+    thinking: Thinking | None = None
 
     def __post_init__(self) -> None:
         """Raises :class:`InvalidRequestError` for a value outside its range, naming field, value and limit."""
@@ -78,7 +87,7 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is taken each time."""
-        return self.temperature == 0.0
+        return self.temperature < LEAST_TEMPERATURE
 
 
 def _within(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:

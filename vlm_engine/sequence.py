@@ -11,6 +11,7 @@ from vlm_engine.detokenizer import Detokenizer
 from vlm_engine.outputs import FinishReason, PositionLogprobs, RequestOutput, TokenLogprob
 from vlm_engine.request import Request
 from vlm_engine.sampler import Sample, SamplingState
+from vlm_engine.structured import GrammarMatcher
 
 
 @dataclass(slots=True, eq=False)
@@ -37,16 +38,20 @@ class OutputSequence:
         end_ids: frozenset[int],
         seed: int,
         deliver: Callable[[RequestOutput], None],
+        grammar: GrammarMatcher | None = None,
     ) -> OutputSequence:
-        """Sets up sampling and text for a request."""
+        """Sets up sampling and text for a request; ``grammar`` is its own."""
         params = request.params
         sampling = SamplingState(
             params,
             random.Random(seed),
             frozenset(request.token_ids) if params.repetition_penalty != 1.0 else frozenset(),
             end_ids | set(params.stop_token_ids),
+            grammar=grammar,
         )
-        detokenizer = Detokenizer(tokenizer, params.stop, params.include_stop_str_in_output, params.skip_special_tokens)
+        detokenizer = Detokenizer(
+            tokenizer, params.stop, params.include_stop_str_in_output, params.skip_special_tokens, params.thinking
+        )
         return OutputSequence(request, sampling, detokenizer, end_ids, tokenizer, deliver, [])
 
     def take(self, sample: Sample) -> RequestOutput:
@@ -57,14 +62,15 @@ class OutputSequence:
         text = ""
         stop_reason: str | int | None = None
         reason: FinishReason | None = None
-        if token in self.end_ids and not params.ignore_eos:
+        ended = self.sampling.ended
+        if token in self.end_ids and (not params.ignore_eos or ended):
             reason = FinishReason.STOP
         elif token in params.stop_token_ids:
             reason, stop_reason = FinishReason.STOP, token
         else:
             piece = self.detokenizer.add(token)
             text, stop_reason = piece.text, piece.stop
-            if piece.stop is not None:
+            if piece.stop is not None or ended:
                 reason = FinishReason.STOP
             elif request.total >= request.max_total:
                 reason = FinishReason.LENGTH

@@ -10,10 +10,13 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request, Response
 
 from api.errors import ApiError
+from api.openai.answers import AnswerShape
 from api.openai.chat_answer import DONE, ChatAnswer
 from api.openai.chat_request import UNSUPPORTED, ChatRequest, engine_messages
+from api.openai.dialects import Dialect, dialect_of
 from api.openai.fields import sampling_params
 from api.openai.images import fetcher_of, load_pictures
+from api.openai.structured import wanted_structure
 from api.openai.submission import (
     Deadline,
     Gathered,
@@ -43,11 +46,16 @@ async def create_chat_completion(request: Request, services: Provided) -> Respon
     deadline = deadline_of(request, services)
     body = await read_json(request)
     engine = ready_engine(services)
-    asked, submission = await off_loop(len(body), lambda: read_chat(body, engine.default_params))
+    dialect = dialect_of(engine.chat_template)
+    asked, submission = await off_loop(len(body), lambda: read_chat(body, engine.default_params, dialect))
     check_model(asked.model, services)
     submission = await unless_gone(request, load_pictures(submission, fetcher_of(request), services.config))
     answer = ChatAnswer(
-        services.model_name, asked.wanted_logprobs is not None, asked.include_usage, asked.usage_in_chunks
+        services.model_name,
+        asked.wanted_logprobs is not None,
+        asked.include_usage,
+        asked.usage_in_chunks,
+        submission.shape,
     )
     n = submission.params.n
 
@@ -63,7 +71,7 @@ async def create_chat_completion(request: Request, services: Provided) -> Respon
     return Response(completion.model_dump_json(exclude_unset=True), media_type="application/json")
 
 
-def read_chat(body: bytes, defaults: SamplingParams) -> tuple[ChatRequest, Submission]:
+def read_chat(body: bytes, defaults: SamplingParams, dialect: Dialect) -> tuple[ChatRequest, Submission]:
     """The body as the request and as what the engine is asked; pictures decoded from base64. Raises ApiError."""
     asked = parse(ChatRequest, body, UNSUPPORTED)
     asked.check()
@@ -76,7 +84,10 @@ def read_chat(body: bytes, defaults: SamplingParams) -> tuple[ChatRequest, Submi
         logprobs=asked.wanted_logprobs,
         renames=renames,
     )
-    return asked, Submission(engine_messages(asked.messages), params, asked, renames)
+    wanted = wanted_structure(asked, asked.response_format, "response_format")
+    shape = AnswerShape(dialect, asked.tool_use, wanted, asked.include_reasoning is not False)
+    shape.check()
+    return asked, Submission(engine_messages(asked.messages), params, asked, renames, shape)
 
 
 async def _chunks(stream: OutputStream, answer: ChatAnswer, n: int, deadline: Deadline) -> AsyncGenerator[bytes, None]:

@@ -8,19 +8,22 @@ from typing import Any, Literal, cast
 from uuid import uuid4
 
 from openai.types import CompletionUsage
-from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 from openai.types.completion_usage import PromptTokensDetails
 
+from api.openai.answers import Answer, AnswerReader, AnswerShape
+from api.openai.chat_calls import chat_delta, chat_message
 from api.openai.logprobs import chat_logprobs
 from api.openai.submission import Gathered, Output
+from api.openai.tool_parsers import merged
 from api.streaming import sse
 from vlm_engine.outputs import FinishReason, RequestOutput
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "tool_calls"]
 
 DONE = sse("[DONE]")
 
@@ -39,8 +42,10 @@ class ChatAnswer:
     with_logprobs: bool = False
     with_usage: bool = False
     usage_in_chunks: bool = False
+    shape: AnswerShape = field(default_factory=AnswerShape)
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
+    _readers: dict[int, tuple[AnswerReader, Answer]] = field(default_factory=dict)
 
     def whole(self, gathered: Gathered) -> ChatCompletion:
         return ChatCompletion(
@@ -54,11 +59,12 @@ class ChatAnswer:
 
     def _choice(self, index: int, output: Output) -> Choice:
         logprobs = ChoiceLogprobs(content=chat_logprobs(output.logprobs), refusal=None) if self.with_logprobs else None
+        answer = self.shape.read(output.text)
         return Choice(
             index=index,
-            message=ChatCompletionMessage(role="assistant", content=output.text, refusal=None),
+            message=chat_message(answer),
             logprobs=logprobs,
-            finish_reason=_finish(output.finish_reason),
+            finish_reason=self._finish(output.finish_reason, answer),
             **_stop_reason(output.stop_reason),
         )
 
@@ -71,16 +77,24 @@ class ChatAnswer:
         ]
 
     def piece(self, piece: RequestOutput, gathered: Gathered) -> list[bytes]:
-        """The chunks for one piece: its text, if any, and the choice's end, if it is. ``gathered`` holds it already."""
-        chunks = []
-        if piece.text or (self.with_logprobs and piece.logprobs):
-            logprobs = ChunkLogprobs(content=chat_logprobs(piece.logprobs), refusal=None)
-            choice: dict[str, Any] = {"logprobs": logprobs if self.with_logprobs else None}
-            delta = ChoiceDelta(content=piece.text)
-            text = ChunkChoice(index=piece.index, delta=delta, finish_reason=None, **choice)
-            chunks.append(self._chunk(text, gathered))
+        """The chunks for one piece: what is new, if anything, and the choice's end, if it is. ``gathered`` holds it."""
+        reader, answer = self._reader(piece.index)
+        events = reader.add(piece.text)
         if piece.finish_reason is not None:
-            finish = _finish(piece.finish_reason)
+            events = merged([*events, *reader.finish()])
+        deltas = [delta for event in events if (delta := chat_delta(event, answer)) is not None]
+        logprobs = ChunkLogprobs(content=chat_logprobs(piece.logprobs), refusal=None) if self.with_logprobs else None
+        if piece.logprobs and not deltas:
+            deltas = [ChoiceDelta(content="")]
+        chunks = []
+        for delta in deltas:
+            choice: dict[str, Any] = {"logprobs": logprobs}
+            chunks.append(
+                self._chunk(ChunkChoice(index=piece.index, delta=delta, finish_reason=None, **choice), gathered)
+            )
+            logprobs = None  # a token's are told once
+        if piece.finish_reason is not None:
+            finish = self._finish(piece.finish_reason, answer)
             end = ChunkChoice(
                 index=piece.index, delta=ChoiceDelta(), finish_reason=finish, **_stop_reason(piece.stop_reason)
             )
@@ -92,6 +106,15 @@ class ChatAnswer:
         if not self.with_usage:
             return [DONE]
         return [self._encode([], usage_of(gathered)), DONE]
+
+    def _reader(self, index: int) -> tuple[AnswerReader, Answer]:
+        if index not in self._readers:
+            self._readers[index] = (self.shape.reader(), Answer())
+        return self._readers[index]
+
+    def _finish(self, reason: FinishReason, answer: Answer) -> Finish:
+        # Errors and aborts never get here: they end the request with an error.
+        return cast(Finish, self.shape.finish(reason.value, len(answer.calls)))
 
     def _chunk(self, choice: ChunkChoice, gathered: Gathered) -> bytes:
         return self._encode([choice], usage_of(gathered) if self.usage_in_chunks else None)
@@ -106,11 +129,6 @@ class ChatAnswer:
             **({"usage": usage} if self.with_usage else {}),
         )
         return sse(chunk.model_dump_json(exclude_unset=True))
-
-
-def _finish(reason: FinishReason) -> Finish:
-    # Errors and aborts never get here: they end the request with an error.
-    return cast(Finish, reason.value)
 
 
 def _stop_reason(reason: str | int | None) -> dict[str, Any]:

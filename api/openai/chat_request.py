@@ -21,6 +21,8 @@ from api.openai.fields import (
     part_kind,
 )
 from api.openai.images import image_source
+from api.openai.structured import ChatFormat, StructuredFields
+from api.openai.tools import ChatToolFields, ToolCallIn, rendered_call
 from vlm_engine.prompt import ImagePart, Message, TextPart
 
 UNSUPPORTED: Neutral = {
@@ -34,7 +36,6 @@ UNSUPPORTED: Neutral = {
     "prediction": (),
     "reasoning_effort": ("none",),
     "store": (False,),
-    "response_format": ({"type": "text"},),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -85,14 +86,15 @@ class ChatMessage(StrictModel):
     name: str | None = Field(None, description="Given to the chat template.")
     tool_call_id: str | None = Field(None, description="Given to the chat template.")
     refusal: str | None = Field(None, description="What an assistant said instead of content.")
-    tool_calls: Any = None
+    tool_calls: Annotated[tuple[ToolCallIn, ...], Field(max_length=128)] | None = None
     function_call: Any = None
     audio: Any = None
     annotations: Any = Field(None, description="Sent back by clients that resend an answer; without effect.")
-    reasoning_content: Any = None
+    reasoning_content: str | None = Field(None, description="Given to the chat template, which may leave it out.")
+    reasoning: str | None = Field(None, description="Another name for reasoning_content.")
 
 
-class ChatRequest(SamplingFields, IgnoredFields):
+class ChatRequest(ChatToolFields, StructuredFields, SamplingFields, IgnoredFields):
     """A chat. ``model`` may be left out: there is one."""
 
     messages: Annotated[tuple[ChatMessage, ...], Field(min_length=1, max_length=10_000)]
@@ -104,6 +106,8 @@ class ChatRequest(SamplingFields, IgnoredFields):
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    response_format: ChatFormat | None = None
+    include_reasoning: bool | None = Field(None, description="false leaves the reasoning out of the answer (vLLM).")
 
     @property
     def include_usage(self) -> bool:
@@ -145,22 +149,28 @@ def engine_messages(messages: Sequence[ChatMessage]) -> list[Message]:
 
 
 def _engine_message(message: ChatMessage, path: str) -> Message:
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if getattr(message, name):
             raise _unsupported(f"{path}.{name}", name)
     content = message.content if message.content is not None else message.refusal
-    if content is None:
+    if content is None and not message.tool_calls:
         raise invalid(f"{path}.content is missing.", param=f"{path}.content", code="missing_required_parameter")
     # "developer" is OpenAI's newer word for "system"; chat templates know only the older.
     out: Message = {"role": "system" if message.role == "developer" else message.role, "content": ""}
     if isinstance(content, str):
         out["content"] = content
-    else:
+    elif content is not None:
         out["content"] = [_engine_part(part, f"{path}.content[{index}]") for index, part in enumerate(content)]
     if message.name is not None:
         out["name"] = message.name
     if message.tool_call_id is not None:
         out["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        calls = message.tool_calls
+        out["tool_calls"] = [rendered_call(call.id, call.function.name, call.function.arguments) for call in calls]
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning:
+        out["reasoning_content"] = reasoning
     return out
 
 

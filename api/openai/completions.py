@@ -10,11 +10,13 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request, Response
 
 from api.errors import ApiError
+from api.openai.answers import AnswerShape
 from api.openai.chat import error_line
 from api.openai.chat_answer import DONE
 from api.openai.completions_answer import CompletionAnswer
 from api.openai.completions_request import DEFAULT_MAX_TOKENS, UNSUPPORTED, CompletionRequest, Prompt
 from api.openai.fields import sampling_params
+from api.openai.structured import wanted_structure
 from api.openai.submission import (
     Deadline,
     Gathered,
@@ -98,7 +100,8 @@ def read_completion(body: bytes, defaults: SamplingParams) -> tuple[CompletionRe
         logprobs=0 if ranked and asked.logprobs is None else asked.logprobs,
         renames=_RENAMES,
     )
-    return asked, Submission((), params, asked, _RENAMES)
+    shape = AnswerShape(wanted=wanted_structure(asked, asked.response_format, "response_format"))
+    return asked, Submission((), params, asked, _RENAMES, shape)
 
 
 async def _submit_all(

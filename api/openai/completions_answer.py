@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 from uuid import uuid4
 
 from openai.types import Completion, CompletionUsage
 from openai.types.completion_choice import CompletionChoice, Logprobs
 
-from api.openai.chat_answer import DONE, Finish, usage_of
+from api.openai.chat_answer import DONE, usage_of
 from api.openai.logprobs import completion_logprobs
 from api.openai.submission import Gathered, Output
 from api.streaming import sse
@@ -101,7 +101,7 @@ class CompletionAnswer:
             index=index,
             text=text,
             logprobs=logprobs,
-            finish_reason=cast(Finish, None if reason is None else reason.value),
+            finish_reason=cast(Literal["stop", "length"], None if reason is None else reason.value),
             stop_reason=stop_reason,
         )
 

@@ -16,11 +16,11 @@ from api.openai.fields import (
     TokenId,
     check_stream_options,
 )
+from api.openai.structured import ChatFormat, StructuredFields
 
 UNSUPPORTED: Neutral = {
     **{name: neutral for name, neutral in VLLM_EXTRAS.items() if name != "echo"},
     "prompt_embeds": (),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -54,7 +54,7 @@ PromptItem = Annotated[
 _Listed = Annotated[list[PromptItem], Field(min_length=1, max_length=MAX_PROMPTS)]
 
 
-class CompletionRequest(SamplingFields, IgnoredFields):
+class CompletionRequest(StructuredFields, SamplingFields, IgnoredFields):
     """A text to go on with. ``model`` may be left out: there is one."""
 
     prompt: Annotated[
@@ -63,6 +63,7 @@ class CompletionRequest(SamplingFields, IgnoredFields):
         BeforeValidator(_as_prompts, json_schema_input_type=Text | Tokens | _Listed),
     ]
     model: str | None = None
+    response_format: ChatFormat | None = None
     best_of: int | None = Field(None, ge=1, le=20, description="Of so many candidates the n likeliest are returned.")
     echo: bool | None = Field(None, description="The prompt before the text; not together with logprobs.")
     logprobs: int | None = Field(None, ge=0, le=20)

@@ -23,9 +23,6 @@ Neutral = Mapping[str, tuple[Any, ...]]
 """Field -> the values that ask for nothing. Fields of the API that aren't supported yet, and may be sent with these."""
 
 NO_TOOLS: Neutral = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "max_tool_calls": (),
     "moderation": (),
     "prompt_cache_options": ({},),
@@ -39,11 +36,6 @@ VLLM_EXTRAS: Neutral = {
     "chat_template": (),
     "documents": ([],),
     "echo": (False,),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "include_reasoning": (True,),
     "length_penalty": (1.0,),
     "media_io_kwargs": ({},),
     "prompt_logprobs": (),
@@ -51,7 +43,6 @@ VLLM_EXTRAS: Neutral = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }

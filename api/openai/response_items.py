@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
 from openai.types.responses import (
+    ResponseFunctionToolCall,
+    ResponseFunctionToolCallItem,
+    ResponseFunctionToolCallOutputItem,
     ResponseInputImage,
     ResponseInputMessageItem,
     ResponseInputText,
@@ -15,19 +18,24 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputRefusal,
     ResponseOutputText,
+    ResponseReasoningItem,
 )
 from openai.types.responses.response_input_content import ResponseInputContent
 from openai.types.responses.response_output_message import Content
+from openai.types.responses.response_reasoning_item import Content as ReasoningContent
 
+from api.openai.response_inputs import FunctionCall, FunctionCallOutput, ReasoningInput, ReasoningText
 from api.openai.response_store import Item
-from api.openai.responses_request import InputImage, InputMessage, InputText, OutputText, Refusal
+from api.openai.responses_request import InputImage, InputItem, InputMessage, InputText, OutputText, Refusal
+
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
-def input_items(messages: Iterable[InputMessage]) -> tuple[Item, ...]:
+def input_items(items: Iterable[InputItem]) -> tuple[Item, ...]:
     """A request's own items, under their own ids or new ones."""
     return tuple(
-        Item(message.id if isinstance(message.id, str) and message.id else f"msg_{uuid4().hex}", message)
-        for message in messages
+        Item(item.id if isinstance(item.id, str) and item.id else f"{_PREFIXES[item.type]}_{uuid4().hex}", item)
+        for item in items
     )
 
 
@@ -39,6 +47,14 @@ def output_items(output: Iterable[ResponseOutputItem]) -> tuple[Item, ...]:
             text = "".join(part.text for part in item.content if isinstance(part, ResponseOutputText))
             parts = (OutputText(type="output_text", text=text),)
             items.append(Item(item.id, InputMessage(role="assistant", content=parts)))
+        elif isinstance(item, ResponseFunctionToolCall):
+            call = FunctionCall(
+                type="function_call", call_id=item.call_id, name=item.name, arguments=item.arguments, id=item.id
+            )
+            items.append(Item(item.id or f"fc_{uuid4().hex}", call))
+        elif isinstance(item, ResponseReasoningItem):
+            said = tuple(ReasoningText(type="reasoning_text", text=part.text) for part in item.content or ())
+            items.append(Item(item.id, ReasoningInput(type="reasoning", id=item.id, content=said)))
     return tuple(items)
 
 
@@ -60,6 +76,8 @@ def item_page(items: Sequence[Item], *, after: str | None, limit: int, newest_fi
 
 def _shown(item: Item) -> ResponseItem:
     message = item.message
+    if not isinstance(message, InputMessage):
+        return _shown_other(item.id, message)
     parts = (
         (InputText(type="input_text", text=message.content),) if isinstance(message.content, str) else message.content
     )
@@ -68,6 +86,24 @@ def _shown(item: Item) -> ResponseItem:
         return ResponseOutputMessage(id=item.id, type="message", role="assistant", status="completed", content=said)
     asked: list[ResponseInputContent] = [_asked(part) for part in parts]
     return ResponseInputMessageItem(id=item.id, type="message", role=message.role, status="completed", content=asked)
+
+
+def _shown_other(item_id: str, item: FunctionCall | FunctionCallOutput | ReasoningInput) -> ResponseItem:
+    if isinstance(item, FunctionCall):
+        return ResponseFunctionToolCallItem(
+            id=item_id,
+            type="function_call",
+            call_id=item.call_id,
+            name=item.name,
+            arguments=item.arguments,
+            status="completed",
+        )
+    if isinstance(item, FunctionCallOutput):
+        return ResponseFunctionToolCallOutputItem(
+            id=item_id, type="function_call_output", call_id=item.call_id, output=item.text, status="completed"
+        )
+    said = [ReasoningContent(type="reasoning_text", text=part.text) for part in item.content or ()]
+    return ResponseReasoningItem(id=item_id, type="reasoning", summary=[], content=said)
 
 
 def _said(part: InputText | InputImage | OutputText | Refusal) -> Content:

@@ -14,7 +14,7 @@ from pipeline.clock import Clock, SystemClock
 if TYPE_CHECKING:
     from openai.types.responses import Response
 
-    from api.openai.responses_request import InputMessage
+    from api.openai.responses_request import InputItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Item:
     """One item of a conversation, under the id by which clients see it."""
 
     id: str
-    message: InputMessage
+    message: InputItem
 
 
 @dataclass(slots=True, eq=False)

@@ -13,6 +13,8 @@ from openai.types.responses import Response as OpenAIResponse
 
 from api.auth import caller_of
 from api.errors import ApiError, invalid
+from api.openai.answers import AnswerShape
+from api.openai.dialects import dialect_of
 from api.openai.fields import sampling_params
 from api.openai.images import fetcher_of, load_pictures
 from api.openai.response_items import input_items, output_items
@@ -20,6 +22,7 @@ from api.openai.response_store import Item, ResponseStore, StoredResponse
 from api.openai.responses_answer import ResponseAnswer
 from api.openai.responses_request import UNSUPPORTED, ResponsesRequest, engine_messages
 from api.openai.responses_stored import json_response, store_of
+from api.openai.structured import wanted_structure
 from api.openai.submission import (
     Deadline,
     Gathered,
@@ -36,7 +39,7 @@ from api.openai.submission import (
 )
 from api.services import Provided
 from api.streaming import EventStream, unless_gone
-from vlm_engine.sampling_params import SamplingParams
+from vlm_engine.engine import VLMEngine
 from vlm_engine.stream import OutputStream
 
 _log = logging.getLogger(__name__)
@@ -71,9 +74,10 @@ async def create_response(request: Request, services: Provided) -> Response:
     asked = await off_loop(len(body), lambda: read_response(body))
     check_model(asked.model, services)
     memory = _remember(asked, store, owner, len(body))
-    submission = await off_loop(memory.size, lambda: _submission(asked, memory.context, engine.default_params))
+    submission = await off_loop(memory.size, lambda: _submission(asked, memory.context, engine))
     submission = await unless_gone(request, load_pictures(submission, fetcher_of(request), services.config))
-    answer = ResponseAnswer(services.model_name, asked, submission.params, memory.store is not None)
+    shape = submission.shape
+    answer = ResponseAnswer(services.model_name, asked, submission.params, memory.store is not None, shape)
 
     if asked.background:
         stream = await unless_gone(request, submit(engine, submission, answer.id, deadline))
@@ -135,11 +139,11 @@ def _previous(response_id: str, store: ResponseStore, owner: str) -> StoredRespo
     return entry
 
 
-def _submission(asked: ResponsesRequest, context: tuple[Item, ...], defaults: SamplingParams) -> Submission:
+def _submission(asked: ResponsesRequest, context: tuple[Item, ...], engine: VLMEngine) -> Submission:
     """What the engine is asked; pictures decoded from base64. Raises ApiError."""
     params = sampling_params(
         asked,
-        defaults,
+        engine.default_params,
         n=1,
         max_tokens=asked.max_output_tokens,
         logprobs=asked.wanted_logprobs,
@@ -147,7 +151,11 @@ def _submission(asked: ResponsesRequest, context: tuple[Item, ...], defaults: Sa
     )
     messages = [item.message for item in context]
     first = len(messages) - len(asked.input)
-    return Submission(engine_messages(asked.instructions, messages, first), params, asked, _RENAMES)
+    wanted = wanted_structure(asked, asked.text.format if asked.text else None, "text.format")
+    include_reasoning = asked.include_reasoning is not False
+    shape = AnswerShape(dialect_of(engine.chat_template), asked.tool_use, wanted, include_reasoning)
+    shape.check()
+    return Submission(engine_messages(asked.instructions, messages, first), params, asked, _RENAMES, shape)
 
 
 def _in_background(
@@ -211,5 +219,5 @@ async def _events(
     # Stored before the client can know its id to be final: whoever saw the last event can go on from it.
     response = answer.whole(gathered)
     memory.keep(response)
-    for event in answer.closing(gathered, response):
+    for event in answer.closing(response):
         yield event

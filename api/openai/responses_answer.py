@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,30 +13,24 @@ from openai import BaseModel
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
-    ResponseContentPartAddedEvent,
-    ResponseContentPartDoneEvent,
     ResponseCreatedEvent,
     ResponseError,
     ResponseFailedEvent,
     ResponseIncompleteEvent,
     ResponseInProgressEvent,
-    ResponseOutputItemAddedEvent,
-    ResponseOutputItemDoneEvent,
-    ResponseOutputMessage,
-    ResponseOutputText,
-    ResponseTextDeltaEvent,
-    ResponseTextDoneEvent,
     ResponseUsage,
 )
 from openai.types.responses.response import IncompleteDetails
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
 from api.errors import ApiError
-from api.openai.logprobs import delta_logprobs, done_logprobs, item_logprobs
+from api.openai.answers import AnswerShape
+from api.openai.response_output import OutputItem, OutputItems
+from api.openai.response_shown import shown_choice, shown_text, shown_tools
 from api.openai.responses_request import ResponsesRequest
 from api.openai.submission import Gathered
 from api.streaming import sse
-from vlm_engine.outputs import FinishReason, PositionLogprobs, RequestOutput
+from vlm_engine.outputs import FinishReason, RequestOutput
 from vlm_engine.sampling_params import SamplingParams
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -47,16 +42,18 @@ class ResponseAnswer:
 
     Attributes:
         stored: whether the response can be retrieved later.
+        shape: what the answer may consist of.
     """
 
     model: str
     asked: ResponsesRequest
     params: SamplingParams
     stored: bool = False
+    shape: AnswerShape = field(default_factory=AnswerShape)
     id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
-    message_id: str = field(default_factory=lambda: f"msg_{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _sequence: int = 0
+    _items: OutputItems | None = None
 
     @property
     def _with_logprobs(self) -> bool:
@@ -68,11 +65,14 @@ class ResponseAnswer:
         """The finished response: completed, or incomplete when it ran into its bound."""
         output = gathered.outputs[0]
         cut = output.finish_reason is FinishReason.LENGTH
-        message = self._message(output.text, output.logprobs, "incomplete" if cut else "completed")
+        written = self._written()
+        if not written.begun:
+            # Told to nobody: the answer goes out in one piece.
+            deque(written.add(output.text, output.logprobs), 0)
+            deque(written.finish(cut=cut), 0)
         details = IncompleteDetails(reason="max_output_tokens") if cut else None
-        return self._response(
-            "incomplete" if cut else "completed", [message], usage=_usage(gathered), incomplete_details=details
-        )
+        status: Status = "incomplete" if cut else "completed"
+        return self._response(status, written.items, usage=_usage(gathered), incomplete_details=details)
 
     def unfinished(self, status: Status, error: ApiError | None = None) -> Response:
         """The response while there is no whole answer, or when there will never be one."""
@@ -82,7 +82,7 @@ class ResponseAnswer:
     def _response(
         self,
         status: Status,
-        output: list[ResponseOutputMessage],
+        output: Sequence[OutputItem],
         *,
         usage: ResponseUsage | None = None,
         incomplete_details: IncompleteDetails | None = None,
@@ -95,7 +95,7 @@ class ResponseAnswer:
             completed_at=time.time() if status == "completed" else None,
             status=status,
             model=self.model,
-            output=output,
+            output=list(output),
             usage=usage,
             error=error,
             incomplete_details=incomplete_details,
@@ -105,30 +105,21 @@ class ResponseAnswer:
             temperature=self.params.temperature,
             top_p=self.params.top_p,
             top_logprobs=self.params.logprobs or 0,
-            parallel_tool_calls=False,
-            tool_choice="none",
-            tools=[],
+            parallel_tool_calls=self.shape.use.parallel,
+            tool_choice=shown_choice(self.shape.use),
+            tools=shown_tools(self.asked),
             previous_response_id=self.asked.previous_response_id,
             background=bool(self.asked.background),
             truncation="disabled",
+            **shown_text(self.asked),
             **{"store": self.stored},  # in the API, not in every version of the package
         )
 
-    def _message(
-        self, text: str, logprobs: Sequence[PositionLogprobs], status: Literal["completed", "incomplete"]
-    ) -> ResponseOutputMessage:
-        part = self._part(text, logprobs)
-        return ResponseOutputMessage(
-            id=self.message_id, type="message", role="assistant", status=status, content=[part]
-        )
-
-    def _part(self, text: str, logprobs: Sequence[PositionLogprobs]) -> ResponseOutputText:
-        return ResponseOutputText(
-            type="output_text",
-            text=text,
-            annotations=[],
-            logprobs=item_logprobs(logprobs) if self._with_logprobs else [],
-        )
+    def _written(self) -> OutputItems:
+        """The items so far. First asked for once the prompt is known, and with it whether reasoning may come."""
+        if self._items is None:
+            self._items = OutputItems(self.shape.reader(), self._with_logprobs)
+        return self._items
 
     # The stream ------------------------------------------------------------------------------------------------------
 
@@ -137,29 +128,18 @@ class ResponseAnswer:
         started = self.unfinished("in_progress")
         yield self._event(ResponseCreatedEvent, "response.created", response=started)
         yield self._event(ResponseInProgressEvent, "response.in_progress", response=started)
-        item = ResponseOutputMessage(
-            id=self.message_id, type="message", role="assistant", status="in_progress", content=[]
-        )
-        yield self._event(ResponseOutputItemAddedEvent, "response.output_item.added", output_index=0, item=item)
-        yield self._part_event(ResponseContentPartAddedEvent, "response.content_part.added", part=self._part("", ()))
 
     def piece(self, piece: RequestOutput) -> Iterator[bytes]:
-        """The delta for one piece, if it holds anything."""
-        logprobs = delta_logprobs(piece.logprobs) if self._with_logprobs else []
-        if piece.text or logprobs:
-            yield self._part_event(
-                ResponseTextDeltaEvent, "response.output_text.delta", delta=piece.text, logprobs=logprobs
-            )
+        """What one piece adds to the items, and their end with the last."""
+        written = self._written()
+        for kind, name, fields in written.add(piece.text, piece.logprobs):
+            yield self._event(kind, name, **fields)
+        if piece.finish_reason is not None:
+            for kind, name, fields in written.finish(cut=piece.finish_reason is FinishReason.LENGTH):
+                yield self._event(kind, name, **fields)
 
-    def closing(self, gathered: Gathered, response: Response) -> Iterator[bytes]:
-        """Everything after the last text. ``response`` is the whole (:meth:`whole`)."""
-        output = gathered.outputs[0]
-        logprobs = done_logprobs(output.logprobs) if self._with_logprobs else []
-        yield self._part_event(ResponseTextDoneEvent, "response.output_text.done", text=output.text, logprobs=logprobs)
-        part = self._part(output.text, output.logprobs)
-        yield self._part_event(ResponseContentPartDoneEvent, "response.content_part.done", part=part)
-        item = response.output[0]
-        yield self._event(ResponseOutputItemDoneEvent, "response.output_item.done", output_index=0, item=item)
+    def closing(self, response: Response) -> Iterator[bytes]:
+        """Everything after the last item. ``response`` is the whole (:meth:`whole`)."""
         if response.status == "incomplete":
             yield self._event(ResponseIncompleteEvent, "response.incomplete", response=response)
         else:
@@ -169,13 +149,10 @@ class ResponseAnswer:
         """The last event of a stream that failed after it began."""
         return self._event(ResponseFailedEvent, "response.failed", response=self.unfinished("failed", error))
 
-    def _part_event(self, kind: type[BaseModel], name: str, **fields: Any) -> bytes:
-        return self._event(kind, name, item_id=self.message_id, output_index=0, content_index=0, **fields)
-
-    def _event(self, kind: type[BaseModel], name: str, **fields: Any) -> bytes:
-        event = kind(type=name, sequence_number=self._sequence, **fields)
+    def _event(self, kind: type[BaseModel], event_name: str, /, **fields: Any) -> bytes:
+        event = kind(type=event_name, sequence_number=self._sequence, **fields)
         self._sequence += 1
-        return sse(event.model_dump_json(exclude_unset=True), event=name)
+        return sse(event.model_dump_json(exclude_unset=True), event=event_name)
 
 
 def _usage(gathered: Gathered) -> ResponseUsage:

@@ -19,6 +19,16 @@ from api.openai.fields import (
     part_kind,
 )
 from api.openai.images import image_source
+from api.openai.response_inputs import (
+    FunctionCall,
+    FunctionCallOutput,
+    ReasoningInput,
+    add_item,
+    add_message,
+    item_kind,
+)
+from api.openai.structured import StructuredFields, TextOptions
+from api.openai.tools import ResponsesToolFields
 from vlm_engine.prompt import ImagePart, Message, TextPart
 
 UNSUPPORTED: Neutral = {
@@ -31,12 +41,6 @@ UNSUPPORTED: Neutral = {
     "image": (),
     "prompt": (),
     "reasoning": ({}, {"effort": None}, {"effort": "none"}),
-    "text": (
-        {},
-        {"format": {"type": "text"}},
-        {"verbosity": "medium"},
-        {"format": {"type": "text"}, "verbosity": "medium"},
-    ),
     "truncation": ("disabled",),
 }
 
@@ -88,7 +92,7 @@ ItemContent = Annotated[
 
 
 class InputMessage(StrictModel):
-    """One item of the input. Other kinds (tool calls, reasoning, references) aren't supported yet."""
+    """A message of the input."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
@@ -96,6 +100,19 @@ class InputMessage(StrictModel):
     id: Any = None
     status: Any = None
     phase: Any = None
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("~message")]
+    | Annotated[FunctionCall, Tag("~function_call")]
+    | Annotated[FunctionCallOutput, Tag("~function_call_output")]
+    | Annotated[ReasoningInput, Tag("~reasoning")],
+    Discriminator(
+        item_kind,
+        custom_error_type="input_item",
+        custom_error_message="Items are of type 'message', 'function_call', 'function_call_output' or 'reasoning'.",
+    ),
+]
 
 
 def _as_items(value: Any) -> Any:
@@ -106,20 +123,22 @@ class ResponsesStreamOptions(StrictModel):
     include_obfuscation: Literal[False] | None = Field(None, description="Events are never padded.")
 
 
-class ResponsesRequest(SamplingFields, IgnoredFields):
+class ResponsesRequest(ResponsesToolFields, StructuredFields, SamplingFields, IgnoredFields):
     """A response to make. ``model`` may be left out: there is one."""
 
     input: Annotated[
-        tuple[InputMessage, ...],
+        tuple[InputItem, ...],
         Field(min_length=1, max_length=10_000),
         BeforeValidator(
             _as_items,
-            json_schema_input_type=str | Annotated[list[InputMessage], Field(min_length=1, max_length=10_000)],
+            json_schema_input_type=str | Annotated[list[InputItem], Field(min_length=1, max_length=10_000)],
         ),
     ]
     model: str | None = None
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
+    text: TextOptions | None = None
+    include_reasoning: bool | None = Field(None, description="false leaves the reasoning out of the answer (vLLM).")
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     include: tuple[Literal["message.output_text.logprobs", "reasoning.encrypted_content"], ...] | None = Field(
@@ -147,7 +166,7 @@ class ResponsesRequest(SamplingFields, IgnoredFields):
         return self.top_logprobs or 0
 
 
-def engine_messages(instructions: str | None, items: Sequence[InputMessage], first: int = 0) -> list[Message]:
+def engine_messages(instructions: str | None, items: Sequence[InputItem], first: int = 0) -> list[Message]:
     """Instructions and items in the engine's form, pictures decoded from base64. Raises a 400 naming the field.
 
     Args:
@@ -159,6 +178,9 @@ def engine_messages(instructions: str | None, items: Sequence[InputMessage], fir
     if instructions:
         messages.append({"role": "system", "content": instructions})
     for index, item in enumerate(items):
+        if not isinstance(item, InputMessage):
+            add_item(messages, item)
+            continue
         content: str | list[TextPart | ImagePart]
         if isinstance(item.content, str):
             content = item.content
@@ -166,7 +188,8 @@ def engine_messages(instructions: str | None, items: Sequence[InputMessage], fir
             path = f"input[{index - first}].content"
             content = [_engine_part(part, f"{path}[{at}]") for at, part in enumerate(item.content)]
         # "developer" is OpenAI's newer word for "system"; chat templates know only the older.
-        messages.append({"role": "system" if item.role == "developer" else item.role, "content": content})
+        role = "system" if item.role == "developer" else item.role
+        add_message(messages, {"role": role, "content": content})
     return messages
 
 

@@ -14,6 +14,7 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from api.errors import ApiError, describe_validation, engine_dead, from_engine, invalid
+from api.openai.answers import PROMPT_TAIL, AnswerShape
 from api.openai.fields import Neutral, SamplingFields, StrictModel, refuse_unsupported
 from api.services import Services
 from vlm_engine.engine import EngineState, VLMEngine
@@ -80,12 +81,14 @@ class Submission:
     Attributes:
         fields: the request, for what is neither messages nor sampling.
         renames: the engine's parameter names -> those this client used, for error messages.
+        shape: what the answer may consist of; takes note of the prompt when it is known.
     """
 
     messages: Sequence[Message]
     params: SamplingParams
     fields: SamplingFields
     renames: Mapping[str, str] = field(default_factory=dict)
+    shape: AnswerShape = field(default_factory=AnswerShape)
 
 
 async def read_json(request: Request) -> bytes:
@@ -162,7 +165,8 @@ async def prepare(engine: VLMEngine, submission: Submission) -> PreparedPrompt:
     """The messages as the model's prompt."""
     fields = submission.fields
     return await engine.prepare(
-        submission.messages,
+        submission.shape.messages(submission.messages),
+        tools=submission.shape.template_tools,
         chat_template_kwargs=fields.chat_template_kwargs,
         mm_processor_kwargs=fields.processor_options,
         add_generation_prompt=fields.add_generation_prompt is not False and not fields.continue_final_message,
@@ -191,16 +195,19 @@ async def submit_prompt(
     try:
         async with asyncio.timeout_at(deadline.at):
             engine.require_room()
+            prompt = await prepare()
+            tail = engine.tokenizer.decode(prompt.token_ids[-PROMPT_TAIL:])
             return await engine.submit(
-                await prepare(),
-                submission.params,
+                prompt,
+                submission.shape.bind(submission.params, tail),
                 request_id=request_id,
                 priority_class=fields.priority_class,
                 priority=fields.priority or 0,
                 cache_salt=fields.cache_salt,
             )
     except EngineError as error:
-        raise from_engine(error, submission.renames) from error
+        renames = {**submission.renames, "structured_outputs": submission.shape.source}
+        raise from_engine(error, renames) from error
     except TimeoutError:
         raise deadline.passed() from None
 

@@ -19,11 +19,11 @@ from api.openai.submission import (
     read_json,
     read_object,
     ready_engine,
-    unless_gone,
     validated,
 )
 from api.page import watchword_version
 from api.services import Provided, Services
+from api.streaming import unless_gone
 from vlm_engine.engine import VLMEngine
 from vlm_engine.errors import EngineError
 from vlm_engine.prompt import PreparedPrompt

@@ -121,13 +121,14 @@ def test_logprobs_come_when_included(client):
         ({"input": "x", "stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options"),
         ({"input": "x", "truncation": "auto"}, "truncation"),
         ({"input": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-        ({"input": "x", "text": {"format": {"type": "json_object"}}}, "text"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": "x", "text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "x", "metadata": {"a": 1}}, "metadata.a"),
         ({"input": "x", "temperature": 9}, "temperature"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].image_url"),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].type"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
     ],
 )
 def test_e17_what_cannot_be_obeyed_is_400_that_names_it(http, fields, param):

@@ -117,3 +117,10 @@ def test_parameters_outside_their_range_are_refused_by_name(field, value):
         SamplingParams(**{field: value})
     assert error.value.param == field
     assert field in str(error.value)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 5e-324}, {"temperature": 1e-5}, {"repetition_penalty": 1e-300}])
+def test_the_smallest_numbers_are_no_reason_to_take_an_unlikely_token(params):
+    states = [state(prompt=[1], seed=seed, **params) for seed in range(20)]
+    got = sample(rows(*[[0.0, 60.0, -5.0]] * 20), states)
+    assert {s.token for s in got} == {1}
