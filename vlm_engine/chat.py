@@ -90,7 +90,7 @@ class ChatRenderer:
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                **self._protect_all(dict(template_kwargs or {}), literals),
+                **self._protect_value(dict(template_kwargs or {}), literals),
             )
         except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise InvalidRequestError(f"the chat template refuses the messages: {error}", param="messages") from None
