@@ -12,6 +12,7 @@ from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from vlm_engine.errors import InvalidRequestError
+from vlm_engine.prompt import ImageDetail, ImagePart
 
 OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
 """Variables of templates that have arguments of their own."""
@@ -22,10 +23,12 @@ _OPEN, _CLOSE = "\ue000", "\ue001"
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """Token ids of the text between the pictures: ``pieces[0], image 0, pieces[1], image 1, ...``; images in order."""
+    """Token ids of the text between the pictures: ``pieces[0], image 0, pieces[1], image 1, ...``; images in order,
+    each with how closely it is to be looked at."""
 
     pieces: tuple[tuple[int, ...], ...]
     images: tuple[Any, ...]
+    details: tuple[ImageDetail, ...]
 
 
 class ChatRenderer:
@@ -80,7 +83,7 @@ class ChatRenderer:
                     param="chat_template_kwargs",
                 )
         literals: list[str] = []
-        images: list[Any] = []
+        images: list[ImagePart] = []
         conversation = [self._protect_message(message, literals, images) for message in messages]
         try:
             text = self._tokenizer.apply_chat_template(
@@ -94,7 +97,9 @@ class ChatRenderer:
             )
         except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise InvalidRequestError(f"the chat template refuses the messages: {error}", param="messages") from None
-        return RenderedPrompt(self._tokenise(text, literals, len(images)), tuple(images))
+        pieces = self._tokenise(text, literals, len(images))
+        details = tuple(part.get("detail", "auto") for part in images)
+        return RenderedPrompt(pieces, tuple(part["image"] for part in images), details)
 
     def encode_text(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of plain text (text completion); special tokens in it are encoded as plain text.
@@ -104,7 +109,9 @@ class ChatRenderer:
         self._check_length(text)
         return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens, split_special_tokens=True))
 
-    def _protect_message(self, message: Mapping[str, Any], literals: list[str], images: list[Any]) -> dict[str, Any]:
+    def _protect_message(
+        self, message: Mapping[str, Any], literals: list[str], images: list[ImagePart]
+    ) -> dict[str, Any]:
         content = message.get("content")
         parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
         protected: list[dict[str, str]] = []
@@ -114,7 +121,7 @@ class ChatRenderer:
             elif self._image_token is None:
                 raise InvalidRequestError("the model takes no pictures", param="messages")
             else:
-                images.append(part["image"])
+                images.append(part)
                 protected.append({"type": "image"})
         # Names, tool calls and the like come from outside as much as the text does.
         out = {

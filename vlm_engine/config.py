@@ -44,6 +44,12 @@ class EngineConfig:
         long_prefill_token_threshold: most prefill tokens of one request in one step; 0 = no bound but the budget.
         prefill_quantum: tokens that a running prefill gets per turn in the round-robin.
         max_pixels: pixel cap of an input picture, checked before it is decoded.
+        max_image_tokens_interactive, max_image_tokens_background: most tokens that one picture of a request of that
+            class takes: larger ones are scaled down or cut into fewer tiles (``image_fit.py``); None = what the
+            checkpoint's processor makes of it.
+        image_splitting_interactive, image_splitting_background: whether pictures are cut into tiles, where the family
+            does that; None = as the checkpoint's processor does.
+        low_detail_image_tokens: most tokens of a picture with ``detail: low``, or one whole view where that takes more.
         preprocess_workers: processes that decode and resize pictures; None = 1 on 4 cores or fewer, else 2.
         preprocess_memory: bytes that one of them may take beyond what it has once it is loaded; None = 512 MiB and 32
             bytes for each of ``max_pixels`` (measured: 31 for 40 megapixels with alpha through Qwen's processor).
@@ -74,6 +80,11 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0
     prefill_quantum: int = 256
     max_pixels: int = 40_000_000
+    max_image_tokens_interactive: int | None = None
+    max_image_tokens_background: int | None = None
+    image_splitting_interactive: bool | None = None
+    image_splitting_background: bool | None = None
+    low_detail_image_tokens: int = 256
     preprocess_workers: int | None = None
     preprocess_memory: int | None = None
     preprocess_cpu_s: float = 60.0
@@ -110,6 +121,9 @@ class EngineConfig:
             )
         if self.preprocess_cpu_s <= 0:
             raise ConfigError(f"preprocess_cpu_s is {self.preprocess_cpu_s}, allowed is more than 0")
+        for name in ("max_image_tokens_interactive", "max_image_tokens_background", "low_detail_image_tokens"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, allowed is 1 or more")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len is {self.max_model_len}, allowed is 2 or more")
 

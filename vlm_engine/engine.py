@@ -23,6 +23,7 @@ from vlm_engine.core import CPU_PACK, CUDA_PACK, EngineCore
 from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.encoder_lane import make_lane
 from vlm_engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
+from vlm_engine.image_size import SizeLimits, SizeRule
 from vlm_engine.intake import Intake
 from vlm_engine.loader import Checkpoint, load
 from vlm_engine.memory import count_blocks
@@ -71,6 +72,7 @@ class VLMEngine:
         self._checkpoint: Checkpoint | None = None
         self._core: EngineCore | None = None
         self._pool: ImageProcessorPool | None = None
+        self._image_limits: SizeLimits | None = None
         self._intake: Intake | None = None
         self._grammars: GrammarCompiler | None = None
         self._thread: threading.Thread | None = None
@@ -125,10 +127,18 @@ class VLMEngine:
             # Started after the checkpoint proved loadable; the workers load their processor meanwhile.
             limits = WorkerLimits(config.preprocess_memory_bytes, config.preprocess_cpu_s)
             self._pool = ImageProcessorPool(
-                config.model, config.revision, config.preprocess_workers, config.max_pixels, limits, self.metrics
+                config.model,
+                config.revision,
+                checkpoint.family.name,
+                config.preprocess_workers,
+                config.max_pixels,
+                limits,
+                self.metrics,
             )
         encoder_cache = EncoderCache(config.encoder_cache_memory)
-        largest = self._pool.process_largest() if self._pool is not None and checkpoint.device.type == "cuda" else None
+        largest = None
+        if self._pool is not None and checkpoint.device.type == "cuda":
+            largest = self._pool.process_largest(self._check_images(self._pool).loosest(config))
         blocks = count_blocks(checkpoint, config, encoder_cache, largest)
         runner = ModelRunner(checkpoint, config, encoder_cache, blocks)
         lane = make_lane(checkpoint.device, config.encoder_side_stream)
@@ -147,17 +157,24 @@ class VLMEngine:
         self._grammars = GrammarCompiler(checkpoint.tokenizer, vocabulary, checkpoint.end_token_ids)
         if self._pool is not None:
             self._on_progress("starting picture preprocessing")
-            self._pool.warm_up()
+            self._check_images(self._pool)
         self._on_progress("measuring step times")
         calibration = load_or_measure(checkpoint, config, runner, lane, self._calibration_pictures)
         self._core.step_time, self._core.encodings.cost = calibration.step_time, calibration.encoder
 
+    def _check_images(self, pool: ImageProcessorPool) -> SizeLimits:
+        """Waits for the first worker, whose processor knows what can be done. Raises :class:`ConfigError`."""
+        self._image_limits = pool.size_limits()
+        self._image_limits.check(self.config)
+        return self._image_limits
+
     def _calibration_pictures(self) -> Sequence[Mapping[str, torch.Tensor]]:
         """Encoder inputs of square pictures, smallest first."""
-        if self._pool is None:
+        if self._pool is None or self._image_limits is None:
             return ()
+        rule = self._image_limits.loosest(self.config)
         sides = [side for side in CALIBRATION_SIDES if side * side <= self.config.max_pixels]
-        return [self._pool.process_blank(side) for side in sides]
+        return [self._pool.process_blank(side, rule) for side in sides]
 
     # What the model is ----------------------------------------------------------------------------------------------
 
@@ -175,6 +192,11 @@ class VLMEngine:
     def takes_images(self) -> bool:
         """Whether the model takes pictures."""
         return self._loaded().family.takes_images
+
+    @property
+    def least_image_tokens(self) -> int:
+        """Fewest tokens that a picture can take; 0 for a model that takes none."""
+        return self._image_limits.least if self._image_limits is not None else 0
 
     @property
     def tokenizer(self) -> Any:
@@ -213,10 +235,18 @@ class VLMEngine:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         truncate_prompt_tokens: int | None = None,
+        priority_class: PriorityClass = PriorityClass.INTERACTIVE,
+        max_image_tokens: int | None = None,
     ) -> PreparedPrompt:
         """Renders and tokenises messages and preprocesses their pictures, off the event loop and the engine thread.
 
-        ``truncate_prompt_tokens`` keeps only so many of the last tokens.
+        Args:
+            messages: with their pictures, each with its ``detail``.
+            mm_processor_kwargs: for the checkpoint's processor; they go before what the class says about splitting,
+                and its bound on a picture's tokens holds nevertheless.
+            priority_class: whose bounds hold for the pictures.
+            max_image_tokens: a further bound on each picture's tokens.
+            truncate_prompt_tokens: keeps only so many of the last tokens.
 
         Raises:
             InvalidRequestError: a picture or the conversation can't be used, or a picture would be cut off.
@@ -233,7 +263,13 @@ class VLMEngine:
             continue_final_message=continue_final_message,
             template_kwargs=chat_template_kwargs,
         )
-        images = await self._process_images(rendered.images, mm_processor_kwargs or {})
+        limits, options = self._image_limits, mm_processor_kwargs
+        rules = [
+            limits.rule(self.config, priority_class, detail, options, max_image_tokens)
+            for detail in rendered.details
+            if limits is not None
+        ]
+        images = await self._process_images(rendered.images, rules)
         return await asyncio.to_thread(intake.assemble, rendered.pieces, images, truncate_prompt_tokens)
 
     async def prepare_text(self, text: str, *, truncate_prompt_tokens: int | None = None) -> PreparedPrompt:
@@ -345,7 +381,8 @@ class VLMEngine:
         Raises:
             RequestFailedError: the request failed inside the engine; further errors as of prepare and submit.
         """
-        prompt = await self.prepare(messages)
+        kind = options.get("priority_class", PriorityClass.INTERACTIVE)
+        prompt = await self.prepare(messages, priority_class=kind)
         async with await self.submit(prompt, params or self.default_params, **options) as stream:
             async for output in stream:
                 if output.finish_reason is FinishReason.ERROR:
@@ -371,17 +408,17 @@ class VLMEngine:
 
         return asyncio.run(collect())
 
-    async def _process_images(self, images: Sequence[Any], options: Mapping[str, Any]) -> tuple[ProcessedImage, ...]:
+    async def _process_images(self, images: Sequence[Any], rules: Sequence[SizeRule]) -> tuple[ProcessedImage, ...]:
         if not images:
             return ()
         if self._pool is None:
             raise InvalidRequestError("the model takes no pictures", param="messages")
         copies = 2 if len(images) > 1 and self._loaded().family.counts_images else 1
-        pool = self._pool
+        pool, each = self._pool, zip(images, rules, strict=True)
         try:
             # A group: the first that is refused takes its siblings out of the queue.
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(pool.process(image, options, copies)) for image in images]
+                tasks = [group.create_task(pool.process(image, rule, copies)) for image, rule in each]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return tuple(task.result() for task in tasks)

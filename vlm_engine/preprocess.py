@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.shared_memory import SharedMemory
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vlm_engine.errors import InvalidRequestError, OverloadedError, RequestFailedError
+from vlm_engine.image_fit import SIZINGS, ImageSizing
+from vlm_engine.image_size import SizeLimits, SizeRule
 from vlm_engine.images import content_hash, decode_image
 from vlm_engine.worker_process import WorkerDied, WorkerLimits, WorkerProcess
 
@@ -73,6 +74,7 @@ class ImageProcessorPool:
 
     Args:
         model, revision: whose processor.
+        family: of the model (``Family.name``): how pictures are sized.
         workers: processes; None = one on 4 cores or fewer, else two.
         max_pixels: pixel cap of an input picture.
         limits: of one worker.
@@ -83,6 +85,7 @@ class ImageProcessorPool:
         self,
         model: str,
         revision: str | None,
+        family: str,
         workers: int | None,
         max_pixels: int,
         limits: WorkerLimits,
@@ -93,7 +96,7 @@ class ImageProcessorPool:
         self._limits = limits
         self._metrics = metrics
         self._pending = 0
-        self._workers = [WorkerProcess(_load, (model, revision), limits) for _ in range(count)]
+        self._workers = [WorkerProcess(_load, (model, revision, family), limits) for _ in range(count)]
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -105,28 +108,32 @@ class ImageProcessorPool:
         """The processes that run now."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
-    def warm_up(self) -> None:
-        """Waits until a worker has loaded the processor. Raises what loading raised."""
-        self._threads.submit(self._run, _ready).result()
+    def size_limits(self) -> SizeLimits:
+        """What the processor can do; waits until a worker has loaded it. Raises what loading raised."""
+        found: SizeLimits = self._threads.submit(self._run, _size_limits).result()
+        return found
 
-    def process_largest(self) -> Mapping[str, torch.Tensor]:
-        """Encoder inputs of the largest (square) picture that the pixel cap lets through. Blocks."""
-        return self.process_blank(math.isqrt(self._max_pixels))
+    def process_largest(self, rule: SizeRule) -> Mapping[str, torch.Tensor]:
+        """Encoder inputs of the picture that takes the most tokens of all that rule and pixel cap let through. Blocks.
 
-    def process_blank(self, side: int) -> Mapping[str, torch.Tensor]:
+        With ``rule`` the loosest of all that requests may have, no picture takes more (D12).
+        """
+        return _unpack(self._threads.submit(self._run, _process_largest, self._max_pixels, rule).result())
+
+    def process_blank(self, side: int, rule: SizeRule) -> Mapping[str, torch.Tensor]:
         """Encoder inputs of a square picture of one colour. Blocks."""
         from PIL import Image
 
         picture = Image.new("RGB", (side, side), (40, 90, 140))
-        future = self._threads.submit(self._run, _process, picture, self._max_pixels, {})
+        future = self._threads.submit(self._run, _process, picture, self._max_pixels, rule)
         return _unpack(future.result())
 
-    async def process(self, source: bytes | Image, options: Mapping[str, Any], copies: int = 1) -> ProcessedImage:
+    async def process(self, source: bytes | Image, rule: SizeRule, copies: int = 1) -> ProcessedImage:
         """Processes one picture.
 
         Args:
             source: encoded bytes, or a picture.
-            options: of the processor.
+            rule: how many tokens it may take, and options of the processor.
             copies: 2 shows it to the processor as one of several (``Family.counts_images``).
 
         Raises:
@@ -140,7 +147,7 @@ class ImageProcessorPool:
         self._pending += 1
         self._metrics.set("preprocess_queue_depth", self._pending)
         try:
-            future = self._threads.submit(self._run, _process, source, self._max_pixels, dict(options), copies)
+            future = self._threads.submit(self._run, _process, source, self._max_pixels, rule, copies)
             try:
                 packed: _Packed = await asyncio.wrap_future(future)
             except asyncio.CancelledError:
@@ -202,24 +209,52 @@ class ImageProcessorPool:
 # In the worker ------------------------------------------------------------------------------------------------------
 
 _processor: Any = None
+_sizing: ImageSizing | None = None
 
 
-def _load(model: str, revision: str | None) -> None:
-    global _processor
+def _load(model: str, revision: str | None, family: str) -> None:
     import torch
     from transformers import AutoProcessor
 
     torch.set_num_threads(1)
-    _processor = AutoProcessor.from_pretrained(model, revision=revision)
+    _use(AutoProcessor.from_pretrained(model, revision=revision), family)
 
 
-def _ready() -> bool:
-    return _processor is not None
+def _use(processor: Any, family: str) -> ImageSizing:
+    global _processor, _sizing
+    _processor, _sizing = processor, SIZINGS[family](processor)
+    return _sizing
 
 
-def _process(source: bytes | Image, max_pixels: int, options: Mapping[str, Any], copies: int = 1) -> _Packed:
+def _loaded() -> ImageSizing:
+    if _sizing is None:
+        raise RuntimeError("the worker has no processor")
+    return _sizing
+
+
+def _size_limits() -> SizeLimits:
+    return _loaded().limits
+
+
+def _process_largest(max_pixels: int, rule: SizeRule) -> _Packed:
+    from PIL import Image
+
+    width, height = _loaded().largest(max_pixels, rule)
+    return _process(Image.new("RGB", (width, height)), max(max_pixels, width * height), rule)
+
+
+def _process(source: bytes | Image, max_pixels: int, rule: SizeRule, copies: int = 1) -> _Packed:
     started = time.perf_counter()
     image = decode_image(source, max_pixels)
+    sizing = _loaded()
+    if rule.max_tokens is None and rule.options:
+        # A caller's options can ask for more than the memory of the start-up's largest step has room for.
+        rule = replace(rule, max_tokens=sizing.most(max_pixels))
+    fit = sizing.fit(image.width, image.height, rule, copies)
+    options, copies = fit.options, fit.copies
+    if fit.size is not None:
+        image = image.resize(fit.size, reducing_gap=3.0)
+    # What the processor is told and sees is what makes features the same, not which rule led there.
     identity = content_hash(image, options if copies == 1 else {**options, "copies": copies})
     try:
         output = _processor(
@@ -247,6 +282,12 @@ def _process(source: bytes | Image, max_pixels: int, options: Mapping[str, Any],
     if mask is not None and mask.all():
         output.pop("pixel_attention_mask")  # all ones = no padding; the family fills it in.
     features = np.flatnonzero(ids == _processor.image_token_id)
+    if rule.max_tokens is not None and len(features) > rule.max_tokens:
+        raise InvalidRequestError(
+            f"the model's processor made {len(features)} tokens of the picture, allowed are {rule.max_tokens} "
+            "(max_image_tokens)",
+            param="messages",
+        )
     return _pack(identity, ids, features, {name: np.ascontiguousarray(v) for name, v in output.items()}, started)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 if TYPE_CHECKING:
     import torch
@@ -25,11 +25,16 @@ class TextPart(TypedDict):
     text: str
 
 
+ImageDetail = Literal["auto", "low", "high", "original"]
+"""How closely a picture is looked at, in OpenAI's words; ``SizeLimits.rule`` says what they mean here."""
+
+
 class ImagePart(TypedDict):
     """``{"type": "image", "image": ...}``: encoded bytes (JPEG, PNG, WebP, ...) or a ``PIL.Image.Image``."""
 
     type: str
     image: Any
+    detail: NotRequired[ImageDetail]
 
 
 class Message(TypedDict, total=False):

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from api.errors import ApiError, invalid
 from api.openai.fields import (
+    DETAIL,
     NO_TOOLS,
     VLLM_EXTRAS,
     IgnoredFields,
@@ -23,7 +24,7 @@ from api.openai.fields import (
 from api.openai.images import image_source
 from api.openai.structured import ChatFormat, StructuredFields
 from api.openai.tools import ChatToolFields, ToolCallIn, rendered_call
-from vlm_engine.prompt import ImagePart, Message, TextPart
+from vlm_engine.prompt import ImageDetail, ImagePart, Message, TextPart
 
 UNSUPPORTED: Neutral = {
     **NO_TOOLS,
@@ -48,7 +49,7 @@ class ChatTextPart(StrictModel):
 
 class ImageUrl(StrictModel):
     url: str
-    detail: Literal["auto", "low", "high", "original"] | None = Field(None, description="Accepted, without effect.")
+    detail: ImageDetail | None = Field(None, description=DETAIL)
 
 
 class ChatImagePart(StrictModel):
@@ -179,7 +180,8 @@ def _engine_part(part: ChatTextPart | ChatImagePart | RefusalPart, path: str) ->
         return {"type": "text", "text": part.text}
     if isinstance(part, RefusalPart):
         return {"type": "text", "text": part.refusal}
-    return {"type": "image", "image": image_source(part.image_url.url, f"{path}.image_url.url")}
+    image = image_source(part.image_url.url, f"{path}.image_url.url")
+    return {"type": "image", "image": image, "detail": part.image_url.detail or "auto"}
 
 
 def _unsupported(path: str, name: str) -> ApiError:

@@ -125,11 +125,21 @@ def check_stream_options(options: StreamOptions | None, stream: bool | None) -> 
         )
 
 
+DETAIL = (
+    "low: one view of the whole picture, at most engine.low_detail_image_tokens tokens where the model can choose; "
+    "high, original: as closely as the model can, in tiles where it has them; auto: as the server is configured. "
+    "The server's bound on a picture's tokens (engine.max_image_tokens_*) holds for all of them."
+)
+
 MAX_OPTION_PIXELS = 16 * 1024 * 1024
 
 
 class ProcessorOptions(StrictModel):
-    """What a request may tell the model's picture processor; which of them a model knows depends on its family."""
+    """What a request may tell the model's picture processor; one that its family doesn't know is refused.
+
+    These go before ``detail`` and the configured splitting. A picture that would take more tokens than the server
+    allows is scaled down nevertheless; ``min_pixels`` that asks for more is refused.
+    """
 
     do_image_splitting: bool | None = Field(None, description="SmolVLM, Idefics3: false makes one tile of a picture.")
     min_pixels: int | None = Field(None, ge=1, le=MAX_OPTION_PIXELS, description="Qwen: smaller pictures are enlarged.")

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from api.errors import invalid
 from api.openai.fields import (
+    DETAIL,
     NO_TOOLS,
     VLLM_EXTRAS,
     IgnoredFields,
@@ -29,7 +30,7 @@ from api.openai.response_inputs import (
 )
 from api.openai.structured import StructuredFields, TextOptions
 from api.openai.tools import ResponsesToolFields
-from vlm_engine.prompt import ImagePart, Message, TextPart
+from vlm_engine.prompt import ImageDetail, ImagePart, Message, TextPart
 
 UNSUPPORTED: Neutral = {
     **NO_TOOLS,
@@ -57,7 +58,7 @@ class InputImage(StrictModel):
     type: Literal["input_image"]
     image_url: str | None = None
     file_id: None = None
-    detail: Literal["auto", "low", "high", "original"] | None = Field(None, description="Accepted, without effect.")
+    detail: ImageDetail | None = Field(None, description=DETAIL)
     prompt_cache_breakpoint: Any = None
 
 
@@ -197,5 +198,6 @@ def _engine_part(part: InputText | InputImage | OutputText | Refusal, path: str)
     if isinstance(part, InputImage):
         if part.image_url is None:
             raise invalid(f"{path}.image_url is missing.", param=f"{path}.image_url", code="missing_required_parameter")
-        return {"type": "image", "image": image_source(part.image_url, f"{path}.image_url")}
+        image = image_source(part.image_url, f"{path}.image_url")
+        return {"type": "image", "image": image, "detail": part.detail or "auto"}
     return {"type": "text", "text": part.refusal if isinstance(part, Refusal) else part.text}

@@ -169,6 +169,7 @@ async def prepare(engine: VLMEngine, submission: Submission) -> PreparedPrompt:
         tools=submission.shape.template_tools,
         chat_template_kwargs=fields.chat_template_kwargs,
         mm_processor_kwargs=fields.processor_options,
+        priority_class=fields.priority_class,
         add_generation_prompt=fields.add_generation_prompt is not False and not fields.continue_final_message,
         continue_final_message=bool(fields.continue_final_message),
         truncate_prompt_tokens=kept_tokens(engine, fields, submission.params),

@@ -83,6 +83,35 @@ class EngineSection(Section):
     preprocess_cpu_s: float = Field(
         60.0, title="Worker time", description="Seconds of processor time for one picture.", gt=0
     )
+    max_image_tokens_interactive: int | None = Field(
+        None,
+        title="Image tokens, chats",
+        description="Most tokens that a picture in a chat takes; larger ones are scaled down or cut into fewer tiles. "
+        "Default: what the model's own processor makes of it.",
+        ge=1,
+    )
+    max_image_tokens_background: int | None = Field(
+        None,
+        title="Image tokens, cameras",
+        description="The same for crops, and for requests with priority over 0.",
+        ge=1,
+    )
+    image_splitting_interactive: bool | None = Field(
+        None,
+        title="Splitting, chats",
+        description="Whether pictures in chats are cut into tiles, by models that do that. Default: the model's own.",
+    )
+    image_splitting_background: bool | None = Field(
+        None,
+        title="Splitting, cameras",
+        description="The same for crops, and for requests with priority over 0.",
+    )
+    low_detail_image_tokens: int = Field(
+        256,
+        title="Image tokens, low detail",
+        description="Most tokens of a picture with detail: low, or one whole view where the model takes more for it.",
+        ge=1,
+    )
     max_queued_requests: int = Field(256, title="Queue bound", description="Beyond it requests get 429.", ge=1)
     num_threads: int | None = Field(None, title="Threads", description="Torch threads on a CPU.", ge=1)
     base_url: str | None = Field(

@@ -15,6 +15,7 @@ from PIL import Image
 from vlm_engine import EngineConfig, SamplingParams, preprocess
 from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache
+from vlm_engine.image_size import SizeRule
 from vlm_engine.intake import Intake
 from vlm_engine.loader import Checkpoint, load
 from vlm_engine.memory import count_blocks
@@ -99,9 +100,10 @@ class Harness:
         return self.intake.assemble(pieces, self._process(images, {}))
 
     def _process(self, images: Sequence[Any], options: dict[str, Any]) -> list[preprocess.ProcessedImage]:
-        preprocess._processor = self.checkpoint.processor
+        preprocess._use(self.checkpoint.processor, self.checkpoint.family.name)
+        rule = SizeRule(options=options)
         copies = 2 if len(images) > 1 and self.checkpoint.family.counts_images else 1
-        packed = [preprocess._process(image, self.config.max_pixels, options, copies) for image in images]
+        packed = [preprocess._process(image, self.config.max_pixels, rule, copies) for image in images]
         return [
             preprocess.ProcessedImage(p.content_hash, p.token_ids, p.feature_indices, preprocess._unpack(p))
             for p in packed
