@@ -37,6 +37,16 @@ async def live() -> dict[str, str]:
     return {"status": "ok"}
 
 
+@router.get("", summary="Whether the process answers and its engine lives", responses={503: {"model": PartHealth}})
+async def health(services: Provided, response: Response) -> PartHealth:
+    """What clients of vLLM ask: 503 only when the engine is dead. ``/health/ready`` says more."""
+    engine = services.engine
+    if engine is not None and engine.state is EngineState.DEAD:
+        response.status_code = 503
+        return _engine(engine)
+    return PartHealth(ok=True, state="ok")
+
+
 @router.get("/ready", summary="Whether every part works", responses={503: {"model": Readiness}})
 async def ready(services: Provided, response: Response) -> Readiness:
     """503 with a reason for each part that doesn't."""
