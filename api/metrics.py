@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from api.services import Provided
+from pipeline.image_ladder import ImageLadder
 from pipeline.messages import CameraState, CameraStatus
 from pipeline.queue.health import QueueUnavailable
 from pipeline.queue.hub import CameraHub, QueueStats
@@ -33,6 +34,8 @@ async def metrics(services: Provided) -> Response:
         families += engine_families(services.engine.metrics)
     if services.hub is not None:
         families += await hub_families(services.hub, time.time())
+    if services.ladder is not None:
+        families += ladder_families(services.ladder)
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         families += collector.collect()
     return Response(generate_latest(_Gathered(tuple(families))), media_type=CONTENT_TYPE_LATEST)
@@ -133,6 +136,24 @@ def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Me
         for name, family in numbers.items():
             family.add_metric([status.camera], float(getattr(status, name)))
     yield from (state, report_age, frame_age, decoder, *numbers.values())
+
+
+def ladder_families(ladder: ImageLadder) -> Iterator[Metric]:
+    """Where the ladder of crops' image tokens stands, and its steps."""
+    yield GaugeMetricFamily(
+        PREFIX + "describer_image_tokens",
+        "Most image tokens of a crop now; 0: no bound but the engine's own.",
+        value=ladder.tokens or 0,
+    )
+    yield GaugeMetricFamily(
+        PREFIX + "describer_image_step", "Steps down on the ladder of image tokens; 0: none.", value=ladder.step
+    )
+    changes = CounterMetricFamily(
+        PREFIX + "describer_image_step_changes", "Steps taken on the ladder of image tokens.", labels=("direction",)
+    )
+    for change, count in ladder.changes.items():
+        changes.add_metric([change.value], count)
+    yield changes
 
 
 def queue_families(stats: QueueStats, drops: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:

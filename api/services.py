@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 if TYPE_CHECKING:
     from pipeline.config import WatchwordConfig
+    from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
     from vlm_engine.engine import VLMEngine
@@ -24,6 +25,7 @@ class Services:
         store: events and crops; None without cameras.
         hub: cameras, queue and event changes in Redis; None without cameras.
         model_name: the one name that requests may give as ``model``.
+        ladder: bounds crops' image tokens while their queue is too old; None where there is none.
     """
 
     config: WatchwordConfig
@@ -31,6 +33,7 @@ class Services:
     store: EventStore | None
     hub: CameraHub | None
     model_name: str
+    ladder: ImageLadder | None = None
 
 
 def services_of(request: Request) -> Services:

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one description; ``cached_tokens`` of the prompt were found in a prefix cache."""
+    """Tokens of one description; ``cached_tokens`` of the prompt were found in a prefix cache, ``image_tokens`` are the
+    picture's, None where the backend doesn't say."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    image_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,12 @@ class DescriptionBackend(Protocol):
         ...
 
     def describe(
-        self, jpeg: bytes, system: str, question: str, max_tokens: int
+        self, jpeg: bytes, system: str, question: str, max_tokens: int, max_image_tokens: int | None = None
     ) -> AsyncGenerator[DescriptionPiece, None]:
         """Greedy. Instructions first, then the picture, then the question, so that crops share the longest prefix.
 
-        Closing the generator early aborts the request. Raises :class:`BackendError`.
+        ``max_image_tokens`` bounds what the picture takes, but for what the model needs at least. Closing the generator
+        early aborts the request. Raises :class:`BackendError`.
         """
         ...
 
@@ -88,37 +91,50 @@ class InProcessBackend:
         return self._engine.model_name
 
     async def describe(
-        self, jpeg: bytes, system: str, question: str, max_tokens: int
+        self, jpeg: bytes, system: str, question: str, max_tokens: int, max_image_tokens: int | None = None
     ) -> AsyncGenerator[DescriptionPiece, None]:
         # Imported here: with another backend this process never loads torch.
         from vlm_engine import FinishReason
 
         with self._as_backend_errors():
-            stream = await self._submit(jpeg, system, question, max_tokens)
+            stream, image_tokens = await self._submit(jpeg, system, question, max_tokens, max_image_tokens)
         async with stream:
             async for output in stream:
                 if output.finish_reason is FinishReason.ABORT:
                     raise BackendError(Reason.ENGINE_DOWN, "the engine ended the request")
                 if output.finish_reason is FinishReason.ERROR:
                     raise BackendError(self._blame(), output.error or "the request failed")
-                usage = Usage(output.num_prompt_tokens, output.num_cached_tokens, output.num_output_tokens)
+                usage = Usage(
+                    output.num_prompt_tokens, output.num_cached_tokens, output.num_output_tokens, image_tokens
+                )
                 finish = output.finish_reason.value if output.finish_reason is not None else None
                 yield DescriptionPiece(output.text, finish, usage)
 
-    async def _submit(self, jpeg: bytes, system: str, question: str, max_tokens: int) -> OutputStream:
+    async def _submit(
+        self, jpeg: bytes, system: str, question: str, max_tokens: int, max_image_tokens: int | None
+    ) -> tuple[OutputStream, int]:
+        """The request's stream, and how many tokens the picture takes."""
         from vlm_engine import PriorityClass, SamplingParams
 
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append(
             {"role": "user", "content": [{"type": "image", "image": jpeg}, {"type": "text", "text": question}]}
         )
-        prompt = await self._engine.prepare(messages, mm_processor_kwargs=self._processor_options)
-        return await self._engine.submit(
+        if max_image_tokens is not None:
+            max_image_tokens = max(max_image_tokens, self._engine.least_image_tokens)
+        prompt = await self._engine.prepare(
+            messages,
+            mm_processor_kwargs=self._processor_options,
+            priority_class=PriorityClass.BACKGROUND,
+            max_image_tokens=max_image_tokens,
+        )
+        stream = await self._engine.submit(
             prompt,
             SamplingParams(temperature=0.0, max_tokens=max_tokens),
             request_id=f"crop-{uuid.uuid4().hex}",
             priority_class=PriorityClass.BACKGROUND,
         )
+        return stream, sum(image.num_tokens for image in prompt.images)
 
     @contextmanager
     def _as_backend_errors(self) -> Iterator[None]:
@@ -143,6 +159,8 @@ class InProcessBackend:
 class OpenAIBackend:
     """Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, another watchword).
 
+    The protocol has no word for a bound on a picture's tokens: ``max_image_tokens`` has no effect.
+
     Args:
         base_url: ends in ``/v1``.
         api_key: None for servers that want none.
@@ -162,7 +180,7 @@ class OpenAIBackend:
         return self._model
 
     async def describe(
-        self, jpeg: bytes, system: str, question: str, max_tokens: int
+        self, jpeg: bytes, system: str, question: str, max_tokens: int, max_image_tokens: int | None = None
     ) -> AsyncGenerator[DescriptionPiece, None]:
         finish: str | None = None
         usage = Usage()

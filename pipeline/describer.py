@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.backends import BackendError, DescriptionBackend
 from pipeline.clock import Clock, SystemClock
 from pipeline.config.engine import DescriberConfig
+from pipeline.image_ladder import ImageLadder
 from pipeline.messages import ChangeKind, DescriptionState, EventChange
 from pipeline.queue.crops import CropReader, HeldCrop
 from pipeline.queue.health import QueueHealth, QueueUnavailable, checkpoint
@@ -29,6 +30,7 @@ PARTIAL_EVERY_S = 0.25
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 3.0
 LONGEST_RETRY_AFTER_S = 30.0
+LADDER_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Describer:
     """Describes as many crops at once as configured, until cancelled. What it holds then stays unacknowledged.
 
     Args:
+        ladder: bounds the image tokens of crops while the queue is too old; None: never.
         question_of: the camera's own question, None for the default one. Asked for each crop, so that a change takes
             effect at once.
     """
@@ -86,6 +89,7 @@ class Describer:
         backend: DescriptionBackend,
         config: DescriberConfig,
         *,
+        ladder: ImageLadder | None = None,
         question_of: Callable[[str], str | None] = lambda camera: None,
         clock: Clock | None = None,
     ) -> None:
@@ -94,6 +98,7 @@ class Describer:
         self._hub = hub
         self._backend = backend
         self._config = config
+        self._ladder = ladder
         self._question_of = question_of
         self._clock = clock or SystemClock()
         self._storing = StoreLink("describer")
@@ -117,8 +122,18 @@ class Describer:
         """Until cancelled. Neither Redis, the engine, the database nor a bad crop ends it."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reader.keep_claims(), name="crop-claims")
+            if self._ladder is not None:
+                tasks.create_task(self._watch_age(self._ladder), name="image-ladder")
             for n in range(self._config.concurrency):
                 tasks.create_task(self._work(), name=f"describer-{n}")
+
+    async def _watch_age(self, ladder: ImageLadder) -> None:
+        """While Redis is away nobody knows the age, and the ladder stays where it is."""
+        while True:
+            with suppress(QueueUnavailable):
+                ladder.observe((await self._hub.queue_stats()).oldest_age)
+            checkpoint()
+            await asyncio.sleep(LADDER_LOOK_S)
 
     async def _work(self) -> None:
         while True:
@@ -186,7 +201,8 @@ class Describer:
         answer = _Answer(time.monotonic())
         finish: str | None = None
         async with asyncio.timeout(config.timeout_s):
-            pieces = self._backend.describe(jpeg, config.system_prompt, question, config.max_tokens)
+            bound = self._ladder.tokens if self._ladder is not None else None
+            pieces = self._backend.describe(jpeg, config.system_prompt, question, config.max_tokens, bound)
             async with aclosing(pieces):
                 async for piece in pieces:
                     if piece.text and not answer.text:
@@ -210,6 +226,7 @@ class Describer:
             system=config.system_prompt,
             question=question,
             options={"temperature": 0.0, "max_tokens": config.max_tokens, **config.processor_options},
+            image_tokens=usage.image_tokens,
         )
         return text, meta
 

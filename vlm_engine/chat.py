@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,9 @@ class ChatRenderer:
         self._special = re.compile("|".join(re.escape(text) for text in ordered))
         literal = f"{_OPEN}(\\d+){_CLOSE}"
         self._seams = re.compile(f"{literal}|({re.escape(image_token)})" if image_token else f"{literal}|(?!)()")
+        with suppress(InvalidRequestError):
+            # Compiles the template, which takes the first of many requests long, and all of them if they come at once.
+            self.render([{"role": "user", "content": "Hello"}])
 
     def render(
         self,

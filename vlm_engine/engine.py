@@ -12,8 +12,10 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -42,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 CALIBRATION_SIDES = (112, 224, 448, 896)
 """Sides in pixels of the pictures with which slices are measured."""
+T = TypeVar("T")
+
+PREPARE_THREADS = 2
+"""One that tokenises a long text doesn't hold up the others."""
 IDLE_S = 0.05
 """Longest sleep of the engine thread between looks at its inbox while no request can do anything."""
 
@@ -76,6 +82,9 @@ class VLMEngine:
         self._intake: Intake | None = None
         self._grammars: GrammarCompiler | None = None
         self._thread: threading.Thread | None = None
+        # Not asyncio's own threads: they hold Python's lock for most of their time, and the more of them want it, the
+        # longer an event loop waits for its turn.
+        self._readers = ThreadPoolExecutor(PREPARE_THREADS, thread_name_prefix="vlm-prepare")
         self._inbox: deque[Callable[[EngineCore], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
@@ -255,7 +264,7 @@ class VLMEngine:
         """
         self._require_ready()
         _, intake = self._ready_parts()
-        rendered = await asyncio.to_thread(
+        rendered = await self._in_thread(
             intake.chat.render,
             messages,
             tools=tools,
@@ -270,7 +279,7 @@ class VLMEngine:
             if limits is not None
         ]
         images = await self._process_images(rendered.images, rules)
-        return await asyncio.to_thread(intake.assemble, rendered.pieces, images, truncate_prompt_tokens)
+        return await self._in_thread(intake.assemble, rendered.pieces, images, truncate_prompt_tokens)
 
     async def prepare_text(self, text: str, *, truncate_prompt_tokens: int | None = None) -> PreparedPrompt:
         """Tokenises plain text without a chat template; ``truncate_prompt_tokens`` keeps so many of the last tokens.
@@ -281,8 +290,8 @@ class VLMEngine:
         """
         self._require_ready()
         _, intake = self._ready_parts()
-        ids = await asyncio.to_thread(intake.chat.encode_text, text)
-        return await asyncio.to_thread(intake.assemble, (ids,), (), truncate_prompt_tokens)
+        ids = await self._in_thread(intake.chat.encode_text, text)
+        return await self._in_thread(intake.assemble, (ids,), (), truncate_prompt_tokens)
 
     async def prepare_tokens(
         self, token_ids: Sequence[int], *, truncate_prompt_tokens: int | None = None
@@ -296,7 +305,7 @@ class VLMEngine:
         self._require_ready()
         _, intake = self._ready_parts()
         intake.check_token_ids(token_ids)
-        return await asyncio.to_thread(intake.assemble, (token_ids,), (), truncate_prompt_tokens)
+        return await self._in_thread(intake.assemble, (token_ids,), (), truncate_prompt_tokens)
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of plain text, as :meth:`prepare_text` has them; empty for an empty text.
@@ -307,7 +316,7 @@ class VLMEngine:
         """
         self._require_ready()
         _, intake = self._ready_parts()
-        return await asyncio.to_thread(intake.chat.encode_text, text, add_special_tokens)
+        return await self._in_thread(intake.chat.encode_text, text, add_special_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special ones included. Raises InvalidRequestError for an id that isn't the model's."""
@@ -407,6 +416,9 @@ class VLMEngine:
             return "".join([output.text async for output in self.generate(messages, params)])
 
         return asyncio.run(collect())
+
+    async def _in_thread(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, partial(work, *args, **options))
 
     async def _process_images(self, images: Sequence[Any], rules: Sequence[SizeRule]) -> tuple[ProcessedImage, ...]:
         if not images:

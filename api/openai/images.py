@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote_to_bytes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WHITESPACE = b" \t\r\n\v\f"
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
-PIECE = 256 * 1024
+PIECE = 16 * 1024
 """Characters decoded at once, a multiple of 4: a call over megabytes would hold the interpreter's lock, which the event
 loop needs as well, for as long as it runs."""
 
@@ -125,9 +125,14 @@ def _decode(payload: str, param: str) -> bytes:
         if b"=" in raw:
             raise binascii.Error("padding before the end")
         raw += b"=" * (-len(raw) % 4)
-        data = b"".join([base64.b64decode(raw[at : at + PIECE], validate=True) for at in range(0, len(raw), PIECE)])
+        data = b"".join(_pieces(raw))
     except (binascii.Error, ValueError):
         raise invalid("The data URL's base64 can't be decoded.", param=param, code=_CODE_BASE64) from None
     if not data:
         raise invalid("The data URL holds no data.", param=param, code="empty_image_file")
     return data
+
+
+def _pieces(raw: bytes) -> Iterator[bytes]:
+    for at in range(0, len(raw), PIECE):
+        yield base64.b64decode(raw[at : at + PIECE], validate=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from math import isfinite
@@ -29,6 +30,10 @@ T = TypeVar("T")
 
 OFF_LOOP_BYTES = 64 * 1024
 """Bodies from this size are parsed in a thread: JSON and base64 of megabytes would stall every other stream."""
+
+_READER = ThreadPoolExecutor(1, thread_name_prefix="body-reader")
+"""One for the process: readers share the interpreter's lock with the event loop, and each further one would only leave
+the loop a smaller share of it."""
 
 LOADING_RETRY_S = 5
 
@@ -101,7 +106,9 @@ async def read_json(request: Request) -> bytes:
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
     """Runs ``work``, in a thread when ``size`` bytes are much."""
-    return await asyncio.to_thread(work) if size >= OFF_LOOP_BYTES else work()
+    if size < OFF_LOOP_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_READER, work)
 
 
 def parse(model: type[M], body: bytes, unsupported: Neutral) -> M:

@@ -29,12 +29,16 @@ class QueueView(BaseModel):
     dead: int = Field(description="Crops put aside after failing too often.")
     dropped: int = Field(description="Sum of all drops.")
     drops: list[DropView]
+    image_tokens: int | None = Field(description="Most image tokens of a crop now; null: as the engine is configured.")
+    image_step: int = Field(description="Steps down on the ladder of image tokens; 0: none.")
+    image_steps: int = Field(description="Steps that the ladder has; 0: it is off.")
 
 
 @router.get("", summary="The queue of crops")
 async def show_queue(services: Provided) -> QueueView:
     hub = hub_of(services)
     stats = await hub.queue_stats()
+    ladder = services.ladder
     drops = [
         DropView(camera=camera, reason=reason, reason_text=reason_text(reason), count=count)
         for camera, reasons in sorted((await hub.drops()).items())
@@ -48,6 +52,9 @@ async def show_queue(services: Provided) -> QueueView:
         dead=stats.dead,
         dropped=sum(drop.count for drop in drops),
         drops=drops,
+        image_tokens=ladder.tokens if ladder is not None else None,
+        image_step=ladder.step if ladder is not None else 0,
+        image_steps=ladder.num_steps if ladder is not None else 0,
     )
 
 

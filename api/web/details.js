@@ -84,6 +84,7 @@ function factsOf(event) {
     ["Detector score", `${Math.round(event.score * 100)} %`],
   ];
   if (event.model) facts.push(["Described by", event.model]);
+  if (event.image_tokens) facts.push(["Picture read as", `${event.image_tokens} tokens`]);
   facts.push(["Event", event.id]);
   return facts;
 }

@@ -19,6 +19,7 @@ export class QueueStrip {
     this.waiting = item(strip, "Waiting");
     this.oldest = item(strip, "Oldest");
     this.pending = item(strip, "Describing");
+    this.detail = item(strip, "Detail");
     this.dropped = h("button", { type: "button", popovertarget: "drops" }, "–");
     item(strip, "Dropped").replaceChildren(this.dropped);
     this.drops = byId("drops-rows");
@@ -30,6 +31,11 @@ export class QueueStrip {
     setText(this.waiting, String(queue.waiting));
     setText(this.oldest, queue.oldest_age === null ? "–" : duration(queue.oldest_age));
     setText(this.pending, String(queue.pending));
+    setText(this.detail, queue.image_tokens === null ? "Full" : `${queue.image_tokens} tokens`);
+    this.detail.dataset.tone = queue.image_tokens === null ? "quiet" : "busy";
+    this.detail.title = queue.image_tokens === null ? ""
+      : `Crops wait too long, so pictures are read more coarsely (step ${queue.image_step} of ${queue.image_steps}).`;
+    this.detail.closest("div").hidden = queue.image_steps === 0;
     setText(this.dropped, String(queue.dropped));
     const rows = queue.drops.map((drop) => row(this.names.get(drop.camera) ?? drop.camera, drop.reason_text, drop.count));
     if (queue.dead) rows.push(row("All", "Put aside after failing too often.", queue.dead));
@@ -38,7 +44,7 @@ export class QueueStrip {
   }
 
   hideQueue() {
-    for (const value of [this.waiting, this.oldest, this.pending, this.dropped]) value.closest("div").hidden = true;
+    for (const value of [this.waiting, this.oldest, this.pending, this.detail, this.dropped]) value.closest("div").hidden = true;
   }
 
   async refreshEngine() {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from api.server import ApiServer
     from pipeline.backends import DescriptionBackend
     from pipeline.describer import Describer
+    from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
     from pipeline.track_keeper import TrackKeeper
@@ -73,6 +74,7 @@ class ServeRuntime:
         self._server: ApiServer | None = None
         self._http: asyncio.Task[None] | None = None
         self._engine: VLMEngine | None = None
+        self._ladder: ImageLadder | None = None
         self._loader: threading.Thread | None = None
         self._ready: asyncio.Future[None] | None = None
         self.side: _CameraSide | None = None
@@ -169,7 +171,8 @@ class ServeRuntime:
         self._make_engine()
         # The store and the hub come before the server, which shows them, and the server's port names the consumers.
         hub, store = await self._open_camera_parts() if self._cameras else (None, None)
-        services = Services(config, self._engine, store, hub, self._model_name())
+        self._ladder = self._make_ladder()
+        services = Services(config, self._engine, store, hub, self._model_name(), self._ladder)
         self._server = server = ApiServer(create_app(services), config.server.host, config.server.port)
         self._http = asyncio.create_task(server.serve(), name="http")
         self._http.add_done_callback(self._part_ended)
@@ -223,6 +226,7 @@ class ServeRuntime:
             hub,
             self._make_backend(),
             config.describer,
+            ladder=self._ladder,
             question_of=prompts.get,
             clock=self._clock,
         )
@@ -234,6 +238,14 @@ class ServeRuntime:
         self._keep("describer", describer.run())
         self._keep("track-keeper", keeper.run())
         self._keep("housekeeper", Housekeeper(store, config.retention, self._clock).run())
+
+    def _make_ladder(self) -> ImageLadder | None:
+        """Only for cameras, and only where a bound can be told to the engine."""
+        from pipeline.image_ladder import ImageLadder
+
+        describer = self._config.describer
+        wanted = self._cameras and self._engine is not None and describer.image_ladder
+        return ImageLadder(describer, self._clock) if wanted else None
 
     def _make_backend(self) -> DescriptionBackend:
         from pipeline.backends import InProcessBackend, OpenAIBackend

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from pipeline.config.base import Section
 
@@ -147,6 +148,41 @@ class DescriberConfig(Section):
         description="For the model's own picture processor, in-process only; do_image_splitting: false makes SmolVLM "
         "read a crop as one tile of 64 tokens instead of ten times as many.",
     )
+
+    image_ladder: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (512, 256, 128, 64),
+        title="Image ladder",
+        description="Most image tokens of a crop, step by step, while crops wait too long; falling. Empty: off. Steps "
+        "below what the model needs for a picture mean that. In-process only.",
+        max_length=16,
+    )
+    image_ladder_age_s: float = Field(
+        30.0,
+        title="Ladder's limit",
+        description="Age of the oldest waiting crop over which a step down is taken.",
+        gt=0,
+    )
+    image_ladder_recovered_age_s: float = Field(
+        10.0, title="Ladder's lower limit", description="Age under which it is raised again.", gt=0
+    )
+    image_ladder_hold_s: float = Field(
+        10.0,
+        title="Ladder's hold",
+        description="Seconds between two steps; so long the queue must be under the lower limit for a step up.",
+        gt=0,
+    )
+
+    @model_validator(mode="after")
+    def _falling(self) -> DescriberConfig:
+        steps = self.image_ladder
+        if any(later >= earlier for earlier, later in pairwise(steps)):
+            raise ValueError(f"image_ladder: the steps {', '.join(map(str, steps))} don't fall")
+        if self.image_ladder_recovered_age_s > self.image_ladder_age_s:
+            raise ValueError(
+                f"image_ladder_recovered_age_s is {self.image_ladder_recovered_age_s:g}, more than "
+                f"image_ladder_age_s {self.image_ladder_age_s:g}"
+            )
+        return self
 
 
 class StoreConfig(Section):

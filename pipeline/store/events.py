@@ -371,6 +371,8 @@ class EventStore:
         event.best_crop_id = verdict.best_crop
         event.updated = self._clock.now()
         index_event(session, event)
+        session.flush()
+        session.expire(event, ["image_tokens"])
         return record_of(event, rows.get(verdict.best_crop or ""))
 
 

@@ -131,6 +131,7 @@ class EventRecord:
         end_reason: why the track ended, None while it goes on.
         box, score: the track's latest, while there is no crop.
         crop: the picture that the words are about, or the best one so far.
+        image_tokens: what the picture took in the prompt for the words; None without words or where nobody said.
         announced_crop_id: the newest published crop; its picture waits in Redis until a describer takes it.
     """
 
@@ -148,6 +149,7 @@ class EventRecord:
     box: Box
     score: float
     model: str | None
+    image_tokens: int | None
     zones: tuple[str, ...]
     attributes: Mapping[str, Any] | None
     crop: CropRecord | None
@@ -183,6 +185,7 @@ class EventRecord:
             "frame_id": crop.frame_id if crop else None,
             "frame_size": [crop.frame_width, crop.frame_height] if crop else None,
             "model": self.model,
+            "image_tokens": self.image_tokens,
             "zones": list(self.zones),
             "attributes": None if self.attributes is None else dict(self.attributes),
             "created": iso(self.created),

@@ -135,6 +135,7 @@ def record_of(event: EventRow, crop: CropRow | None) -> EventRecord:
         box=_box(event.box),
         score=event.score,
         model=event.model,
+        image_tokens=event.image_tokens if event.description is not None else None,
         zones=tuple(event.zones or ()),
         attributes=event.attributes,
         crop=crop_record_of(crop) if crop else None,

@@ -5,10 +5,10 @@ A change here needs a file in ``migrations/versions``; a test compares the two.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, String, Text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, String, Text, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
 
 class Base(DeclarativeBase):
@@ -62,6 +62,9 @@ class EventRow(Base):
     created: Mapped[float]
     updated: Mapped[float]
     touched: Mapped[float]
+
+    if TYPE_CHECKING:
+        image_tokens: Mapped[int | None]
 
 
 class CropRow(Base):
@@ -151,3 +154,12 @@ class EventTextRow(Base):
     event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), unique=True)
     words: Mapped[str] = mapped_column(Text)
     tags: Mapped[str] = mapped_column(Text)
+
+
+# Of the words that are shown: read from their own row, so that there is one truth.
+EventRow.image_tokens = column_property(
+    select(DescriptionRow.image_tokens)
+    .where(DescriptionRow.crop_id == EventRow.best_crop_id)
+    .correlate_except(DescriptionRow)
+    .scalar_subquery()
+)

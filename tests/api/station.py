@@ -10,6 +10,7 @@ import redis
 
 from api.services import Services
 from pipeline.config import CameraConfig, RedisConfig, StoreConfig, WatchwordConfig
+from pipeline.image_ladder import ImageLadder
 from pipeline.messages import (
     CameraState,
     CameraStatus,
@@ -52,7 +53,9 @@ class Station:
             server=server,
         )
         self.store = EventStore(self.config.store)
-        self.services = Services(self.config, engine, self.store, CameraHub(redis_url, self.config.redis), "tiny")
+        self.ladder = ImageLadder(self.config.describer)
+        hub = CameraHub(redis_url, self.config.redis)
+        self.services = Services(self.config, engine, self.store, hub, "tiny", self.ladder)
         self.redis: redis.Redis = sync_client(redis_url)
         self._statuses = StatusWriter(self.redis, self.config.redis)
         self._previews = PreviewWriter(self.redis)
@@ -129,7 +132,7 @@ class Station:
 
     def describe(self, record: EventRecord, words: str) -> EventRecord:
         assert record.crop is not None
-        meta = DescriptionMeta("tiny", "0" * 64, "stop", 100, 0, 10, 0.1, 0.5)
+        meta = DescriptionMeta("tiny", "0" * 64, "stop", 100, 0, 10, 0.1, 0.5, image_tokens=64)
         return self.store.finish_description(record.crop.crop_id, words, meta)
 
     def publish(self, kind: ChangeKind, record: EventRecord, **fields: Any) -> str:

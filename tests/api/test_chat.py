@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import openai
 import pytest
@@ -243,6 +244,44 @@ def test_processor_options_reach_the_models_processor(client):
         client, messages, extra_body={"mm_processor_kwargs": {"do_image_splitting": False}}
     ).usage.prompt_tokens
     assert one < 120 < whole
+
+
+def looked_at(client, detail: str | None, **options) -> int:
+    """Prompt tokens of a question about a picture."""
+    part = image_part()
+    if detail is not None:
+        part["image_url"]["detail"] = detail
+    messages = [{"role": "user", "content": [part, {"type": "text", "text": "Who?"}]}]
+    return greedy(client, messages, **options).usage.prompt_tokens
+
+
+def test_detail_is_how_closely_a_picture_is_looked_at(client):
+    whole, tiles = looked_at(client, "low"), looked_at(client, None)
+    assert whole < 120 < 800 < tiles
+    assert [looked_at(client, detail) for detail in ("auto", "high", "original")] == [tiles] * 3
+
+
+def test_options_for_the_processor_go_before_detail_but_the_bound_of_low_holds(client):
+    one_tile, split = {"do_image_splitting": False}, {"do_image_splitting": True}
+    low = looked_at(client, "low")
+    assert looked_at(client, "high", extra_body={"mm_processor_kwargs": one_tile}) == low
+    assert low < looked_at(client, "low", extra_body={"mm_processor_kwargs": split}) < low + 256
+
+
+def test_the_bound_of_the_requests_class_holds_for_its_pictures(client, engine, monkeypatch):
+    tiles = looked_at(client, "high")
+    monkeypatch.setattr(engine, "config", replace(engine.config, max_image_tokens_background=400))
+    assert looked_at(client, "high") == tiles
+    for options in ({}, {"mm_processor_kwargs": {"do_image_splitting": True}}):
+        background = looked_at(client, "high", extra_body={"priority": 1, **options})
+        assert 192 < background < 400 + 60
+
+
+@pytest.mark.parametrize("detail", ["medium", "", "LOW", 3])
+def test_another_detail_is_400(client, detail):
+    with pytest.raises(openai.BadRequestError) as error:
+        looked_at(client, detail)
+    assert error.value.param == "messages[0].content[0].image_url.detail"
 
 
 @pytest.mark.parametrize("options", [{"size": {"longest_edge": 10**9}}, {"max_pixels": 10**12}, {"max_pixels": 0}])

@@ -194,10 +194,29 @@ def test_an_event_tells_who_where_when_and_its_words(operator, station):
     record = station.person("front", 1)
     event = operator.get(f"/api/events/{record.id}").json()
     assert event["camera"] == "front" and event["state"] == "active"
-    assert event["description_state"] == "queued" and event["description"] is None
+    assert event["description_state"] == "queued" and event["description"] is None and event["image_tokens"] is None
     station.describe(record, "A person in a red coat.")
     event = operator.get(f"/api/events/{record.id}").json()
-    assert event["description"] == "A person in a red coat."
+    assert event["description"] == "A person in a red coat." and event["image_tokens"] == 64
+    [listed] = operator.get("/api/events").json()["events"]
+    assert listed["image_tokens"] == 64
+
+
+def test_the_queue_and_metrics_tell_how_coarsely_crops_are_read(operator, station):
+    def metrics():
+        lines = [line.split() for line in operator.get("/metrics").text.splitlines() if "_image_" in line]
+        return {name.removeprefix("watchword_describer_"): float(value) for name, value, *_ in lines if name != "#"}
+
+    queue = operator.get("/api/queue").json()
+    assert (queue["image_tokens"], queue["image_step"], queue["image_steps"]) == (None, 0, 4)
+    assert metrics()["image_tokens"] == 0
+    station.ladder.observe(31.0)
+    queue = operator.get("/api/queue").json()
+    assert (queue["image_tokens"], queue["image_step"]) == (512, 1)
+    told = metrics()
+    assert (told["image_tokens"], told["image_step"]) == (512, 1)
+    assert told['image_step_changes_total{direction="lowered"}'] == 1
+    assert told['image_step_changes_total{direction="raised"}'] == 0
 
 
 @pytest.mark.parametrize(

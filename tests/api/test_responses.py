@@ -99,6 +99,17 @@ def test_instructions_history_and_pictures_make_the_prompt(client):
     assert full.instructions == "Be brief."
 
 
+def test_detail_is_how_closely_a_picture_is_looked_at(client):
+    def tokens(detail):
+        parts = [{"type": "input_image", "image_url": data_url(), "detail": detail}]
+        return client.responses.create(input=[{"role": "user", "content": parts}], **GREEDY).usage.input_tokens
+
+    assert tokens("low") < 120 < 800 < tokens("auto") == tokens("high") == tokens("original")
+    with pytest.raises(openai.BadRequestError) as error:
+        tokens("medium")
+    assert error.value.param == "input[0].content[0].detail"
+
+
 def test_logprobs_come_when_included(client):
     asked = dict(input="Hi", include=["message.output_text.logprobs"], top_logprobs=2, **GREEDY)
     part = client.responses.create(**asked).output[0].content[0]

@@ -108,6 +108,19 @@ async def test_options_for_the_models_processor_are_passed_on(engine):
     assert one_tile[-1].usage.prompt_tokens < whole[-1].usage.prompt_tokens
 
 
+async def test_a_bound_on_the_pictures_tokens_is_kept_and_told(engine):
+    """One below what the model needs means that: crops must not fail for it."""
+    backend = InProcessBackend(engine)
+
+    async def image_tokens(bound: int | None) -> int | None:
+        pieces = [piece async for piece in backend.describe(jpeg_of(), "", "What is it?", 1, bound)]
+        return pieces[-1].usage.image_tokens
+
+    assert await image_tokens(None) > 300
+    assert 64 < await image_tokens(300) <= 300
+    assert await image_tokens(64) == await image_tokens(1) == 64
+
+
 async def test_a_picture_that_is_none_fails_alone(engine):
     backend = InProcessBackend(engine)
     good, bad = await asyncio.gather(answer(backend, jpeg_of()), reason_of(backend, b"no picture"))

@@ -93,13 +93,15 @@ class SlowBackend:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.started: list[bytes] = []
+        self.bounds: list[int | None] = []
 
     async def describe(
-        self, jpeg: bytes, system: str, question: str, max_tokens: int
+        self, jpeg: bytes, system: str, question: str, max_tokens: int, max_image_tokens: int | None = None
     ) -> AsyncGenerator[DescriptionPiece, None]:
         self.started.append(jpeg)
+        self.bounds.append(max_image_tokens)
         await asyncio.sleep(self.seconds)
-        yield DescriptionPiece("A person.", "stop", Usage(10, 0, 3))
+        yield DescriptionPiece("A person.", "stop", Usage(10, 0, 3, max_image_tokens or 1000))
 
 
 async def test_a_crop_becomes_words_and_leaves_the_queue(client, redis_url, redis_config, store, server):
