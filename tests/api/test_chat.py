@@ -261,11 +261,12 @@ def test_detail_is_how_closely_a_picture_is_looked_at(client):
     assert [looked_at(client, detail) for detail in ("auto", "high", "original")] == [tiles] * 3
 
 
-def test_options_for_the_processor_go_before_detail_but_the_bound_of_low_holds(client):
+def test_options_for_the_processor_go_before_detail_but_the_bound_of_low_holds(client, engine, monkeypatch):
+    monkeypatch.setattr(engine, "config", replace(engine.config, low_detail_image_tokens=400))
     one_tile, split = {"do_image_splitting": False}, {"do_image_splitting": True}
     low = looked_at(client, "low")
     assert looked_at(client, "high", extra_body={"mm_processor_kwargs": one_tile}) == low
-    assert low < looked_at(client, "low", extra_body={"mm_processor_kwargs": split}) < low + 256
+    assert low < looked_at(client, "low", extra_body={"mm_processor_kwargs": split}) < 400 + 60
 
 
 def test_the_bound_of_the_requests_class_holds_for_its_pictures(client, engine, monkeypatch):

@@ -30,7 +30,7 @@ def client_of(server: LiveServer) -> OpenAI:
 def test_while_loading_live_is_200_and_the_rest_503_in_words(checkpoint):
     engine = VLMEngine(engine_config(checkpoint("text")))
     with LiveServer(Services(WatchwordConfig(), engine, None, None, MODEL)) as server:
-        assert httpx.get(f"{server.url}/health/live").status_code == 200
+        assert [httpx.get(f"{server.url}{path}").status_code for path in ("/health/live", "/health")] == [200, 200]
         ready = httpx.get(f"{server.url}/health/ready")
         assert ready.status_code == 503 and ready.json()["parts"]["engine"]["reason"]
         for path, body in (("chat/completions", {"messages": user()}), ("responses", {"input": "x"})):
@@ -99,6 +99,8 @@ def test_a_dead_engine_ends_streams_with_an_error_and_refuses_new_requests(check
         assert rest[-1] == "[DONE]"
         assert json.loads(rest[-2])["error"]["type"] == "server_error"
         until(lambda: engine.state is EngineState.DEAD)
+        health = httpx.get(f"{server.url}/health")
+        assert health.status_code == 503 and health.json()["state"] == "dead"
         with pytest.raises(openai.InternalServerError) as refused:
             client.chat.completions.create(messages=user(), model=MODEL)
         assert refused.value.status_code == 503 and refused.value.code == "engine_dead"

@@ -9,7 +9,7 @@ import pytest
 
 from api.errors import ApiError
 from api.openai.chat_request import ChatMessage, engine_messages
-from api.openai.images import image_bytes
+from api.openai.images import PIECE, image_bytes
 from tests.api.conftest import MODEL
 from tests.api.pictures import data_url, encoded, image_part, picture
 
@@ -105,6 +105,16 @@ def test_d10_d11_a_model_that_takes_no_pictures_says_so(text_client, role):
     with pytest.raises(openai.BadRequestError) as refused:
         ask(text_client, data_url(), role)
     assert "pictures" in refused.value.message
+
+
+def test_padding_before_the_end_of_a_piece_is_refused_and_large_pictures_are_whole():
+    """Base64 is decoded in pieces: what is wrong where two of them meet is wrong as anywhere else."""
+    data = bytes(range(256)) * 500
+    url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    assert len(url) > 5 * PIECE and image_bytes(url, "x") == data
+    at = len("data:image/png;base64,") + PIECE
+    with pytest.raises(ApiError):
+        image_bytes(url[: at - 2] + "==" + url[at:], "x")
 
 
 def test_c8_text_and_pictures_keep_their_order(client):

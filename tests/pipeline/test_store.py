@@ -219,6 +219,7 @@ def test_what_the_api_shows(store):
         "frame_id": 7,
         "frame_size": [640, 480],
         "model": "tiny",
+        "image_tokens": None,
         "zones": [],
         "attributes": None,
         "created": 0,

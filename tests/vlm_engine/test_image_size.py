@@ -93,6 +93,12 @@ def test_the_real_processor_makes_just_as_many_tokens_as_were_counted(sizing):
         assert tokens(sizing, size, rule) == sizing.fit(*size, rule).tokens <= bound
 
 
+def test_d2_a_picture_of_two_by_two_pixels_is_scaled_up(sizing):
+    image = processed(sizing, picture(2, 2), SizeRule())
+    assert len(image.feature_indices) >= 1
+    assert image.inputs["pixel_values"].numel() > 2 * 2 * 3
+
+
 def test_a_picture_within_the_bound_keeps_its_features_identity(sizing):
     """Nothing is told to the processor that it doesn't do by itself, so the same picture is one cache entry."""
     image = picture(40, 50)
