@@ -13,7 +13,7 @@ from pipeline.messages import DescriptionState
 from pipeline.queue import keys
 from pipeline.queue.crops import CropWriter
 from tests.pipeline.material import crop_of, jpeg_of
-from tests.pipeline.test_describer import SlowBackend, describing, event_of, state_of, store  # noqa: F401
+from tests.pipeline.test_describer import SlowBackend, describing, event_of, state_of
 from tests.pipeline.waiting import until
 
 CONFIG = DescriberConfig(
@@ -100,7 +100,7 @@ def test_a_ladder_that_makes_no_sense_is_refused(values, message):
         DescriberConfig(**values)
 
 
-async def test_crops_are_described_with_the_ladders_bound_and_events_say_so(client, redis_url, redis_config, store):  # noqa: F811
+async def test_crops_are_described_with_the_ladders_bound_and_events_say_so(client, redis_url, redis_config, store):
     """Two crops wait for longer than the limit while a third is in work; with the queue empty the bound is lifted."""
     old = time.time() - 60
     ladder = ImageLadder(
