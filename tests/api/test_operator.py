@@ -186,7 +186,7 @@ def test_r51_an_event_tells_the_exact_request_behind_its_words(operator, station
     request = operator.get(f"/api/events/{record.id}").json()["request"]
     assert request["pictures"] == [hashlib.sha256(encoded()).hexdigest()]
     assert (request["model"], request["prompt_hash"]) == ("tiny", "0" * 64)
-    assert (request["prompt_tokens"], request["output_tokens"], request["image_tokens"]) == (100, 10, None)
+    assert (request["prompt_tokens"], request["output_tokens"], request["image_tokens"]) == (100, 10, 64)
     assert (request["first_token_s"], request["total_s"]) == (0.1, 0.5)
 
 
