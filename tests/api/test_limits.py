@@ -84,7 +84,7 @@ def test_each_role_reaches_its_routes_and_no_others(roles, method, path, allowed
 
 def test_no_route_but_the_public_ones_is_without_a_role(roles):
     public = {
-        "/source.tar.gz", "/health/live", "/health/ready", "/api/session", "/version",
+        "/source.tar.gz", "/health", "/health/live", "/health/ready", "/api/session", "/version",
     }  # fmt: skip
     for path, methods in roles.get("/openapi.json").json()["paths"].items():
         for method in methods:
