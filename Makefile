@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_ARGS ?=
 TEST_ARGS ?=
+# Tests run in so many processes, a file in one of them, each with one torch thread.
+TEST_WORKERS ?= 3
 
 .PHONY: demo test soak lint install clean
 
@@ -13,7 +15,7 @@ demo: install
 	@exec $(BIN)/watchword demo $(DEMO_ARGS)
 
 test: install lint
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TEST_ARGS)
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 7200

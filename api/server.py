@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S = 20.0
 """Longest wait for a request's head, from the connection's first byte or the last answer's end."""
@@ -18,7 +18,7 @@ SHUTDOWN_S = 8
 """Longest wait for open answers on shutdown; what is left then is cut."""
 
 
-class BoundedHead(H11Protocol):
+class BoundedHead(HttpToolsProtocol):
     """uvicorn's HTTP/1.1, and a client has so long to send a request's head: connections that never say what they want
     would otherwise use up the process's descriptors."""
 

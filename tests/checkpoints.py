@@ -217,6 +217,13 @@ def _build_qwen3(out: Path) -> None:
 # Real weights ---------------------------------------------------------------------------------------------------------
 
 
+SMOLLM2_CHAT = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% for part in message['content'] %}{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
 def build_smollm2(wheel: Path, out: Path) -> Path:
     """SmolVLM-256M at full size in bfloat16: its text half is the real SmolLM2-135M-Instruct, vision and connector are
     random (seed 0). It chats, and is blind.
@@ -248,6 +255,8 @@ def build_smollm2(wheel: Path, out: Path) -> Path:
         model.lm_head.weight.copy_(decoder.embed_tokens.weight)
     model.save_pretrained(out)
     _copy_processor("smolvlm", out)
+    # SmolVLM's template is foreign to SmolLM2: whether it answers or ends at once hangs on the last bits of bfloat16.
+    (out / "chat_template.json").write_text(json.dumps({"chat_template": SMOLLM2_CHAT}))
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,23 @@ def checkpoint(shared_data: Path, tmp_path_factory: pytest.TempPathFactory):
 def tiny_smolvlm(checkpoint) -> Path:
     """A tiny SmolVLM."""
     return checkpoint("smolvlm")
+
+
+GOLDEN = pytest.StashKey[dict[str, tuple[int, int]]]()
+"""Tokens compared and ties met by tests/golden in this process."""
+_counts: list[tuple[int, int]] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of pytest-xdist ends."""
+    _counts.append(getattr(node, "workeroutput", {}).get("golden", (0, 0)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counts = [*_counts, *config.stash.get(GOLDEN, {}).values()]
+    tokens, ties = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+    if tokens:
+        terminalreporter.write_line(
+            f"golden: {tokens:,} tokens compared with transformers.generate, {ties} ties among them"
+        )

@@ -192,7 +192,7 @@ def test_a_queued_stream_is_kept_alive_by_comments(small_steps):
 
 def test_the_official_client_reads_over_the_comments(small_steps):
     engine, _ = small_steps
-    config = WatchwordConfig(server=ServerConfig(sse_keep_alive_s=0.001))
+    config = WatchwordConfig(server=ServerConfig(sse_keep_alive_s=0.02))
     with LiveServer(Services(config, engine, None, None, MODEL)) as server:
         client = OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
         with held(engine) as gate:

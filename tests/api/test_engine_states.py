@@ -13,6 +13,7 @@ import pytest
 from openai import OpenAI
 
 from api.openai.chat import read_chat
+from api.openai.dialects import dialect_of
 from api.openai.submission import off_loop
 from api.services import Services
 from pipeline.config import ServerConfig, WatchwordConfig
@@ -203,7 +204,7 @@ async def test_e18_large_bodies_are_read_off_the_event_loop(engine):
 
     def read():
         readers.append(threading.current_thread())
-        return read_chat(body, engine.default_params)
+        return read_chat(body, engine.default_params, dialect_of(engine.chat_template))
 
     turns = 0
     reading = asyncio.create_task(off_loop(len(body), read))

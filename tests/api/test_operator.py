@@ -167,7 +167,7 @@ def test_r50_a_description_can_be_asked_for(operator, station):
 def test_another_sites_page_can_not_ask_for_a_description(operator, station):
     record = station.person("front", 1)
     response = operator.post(f"/api/events/{record.id}/describe", headers={"Sec-Fetch-Site": "cross-site"})
-    assert response.status_code == 403 and error_of(response)["code"] == "cross_site"
+    assert response.status_code == 403 and error_of(response)["code"] == "cross_site_request"
     assert station.redis.xlen(keys.crops("front")) == 0
 
 

@@ -100,6 +100,8 @@ class Harness:
         return self.intake.assemble(pieces, self._process(images, {}))
 
     def _process(self, images: Sequence[Any], options: dict[str, Any]) -> list[preprocess.ProcessedImage]:
+        if not images:
+            return []
         preprocess._use(self.checkpoint.processor, self.checkpoint.family.name)
         rule = SizeRule(options=options)
         copies = 2 if len(images) > 1 and self.checkpoint.family.counts_images else 1
