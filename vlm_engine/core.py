@@ -22,7 +22,7 @@ from vlm_engine.request import Request, RequestState
 from vlm_engine.sampler import Sample, SamplingState, sample
 from vlm_engine.scheduler import Budget, Chunk, Plan, PrefixHit, SchedulerState
 from vlm_engine.sequence import OutputSequence
-from vlm_engine.step_time import StepTimeModel
+from vlm_engine.step_time import OUTLIER, StepTimeModel
 from vlm_engine.steps import StepRecord, StepRing
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ logger = logging.getLogger(__name__)
 CPU_PACK = 1024
 """Patches of a pack on a CPU: as many as one SmolVLM tile has; more make no product faster."""
 CUDA_PACK = 16_384
+MOST_WITHOUT_SLICES = 3
+"""A step that prefilled up to its target leaves pictures out, but not more often than so in a row."""
+OVERHEAD_RATE = 0.05
+"""How fast a step's own overhead is learned; it is counted at most OUTLIER times what is known."""
 LONG_GAP = 3.0
 """A decode gap counts as long from so many times the usual decode-only step on."""
 
@@ -87,6 +91,8 @@ class EngineCore:
         self._running: dict[str, Request] = {}
         self._waiting: dict[str, Request] = {}
         self._usual_step = 0.0
+        self._without_slices = 0
+        self._overhead = 0.0  # seconds of a decoding step besides its forward and slices
         self.encodings = Encodings(runner, pack_patches, config.encoder_slicing, lane)
         self.encodings.observe = self._observe_slice
         self._interrupted = interrupted
@@ -174,13 +180,16 @@ class EngineCore:
             False when no request could do anything.
         """
         started = time.monotonic()
-        budget = replace(self._budget, step_time=self.step_time)
+        budget = replace(self._budget, step_time=self.step_time, overhead_seconds=self._overhead)
         plan = self.last_plan = scheduler.plan(self._state(), budget)
         self._apply_moves(plan)
-        predicted = 0.0
+        predicted = forward = 0.0
         if plan.chunks:
-            logits, predicted = self._forward(plan.chunks)
+            logits, predicted, forward = self._forward(plan.chunks)
             self._advance(plan.chunks, logits)
+        if plan.target is not None:
+            besides = time.monotonic() - started - forward
+            self._overhead += OVERHEAD_RATE * (min(besides, OUTLIER * self._overhead or besides) - self._overhead)
         # Tokens are out; pictures get what is left of the step's time.
         self._encode(plan, started)
         self._record(plan, started, predicted)
@@ -273,11 +282,14 @@ class EngineCore:
         if plan.target is not None and self._waits:
             seconds = plan.target - (time.monotonic() - started)
         alone = plan.target is None and not any(chunk.request.decoding for chunk in plan.chunks)
-        for outcome in self.encodings.run(wanted, seconds, self._interrupted if alone else lambda: False):
+        prefilled = any(chunk.length > 1 for chunk in plan.chunks)
+        least = 0 if prefilled and self._without_slices < MOST_WITHOUT_SLICES else 1
+        for outcome in self.encodings.run(wanted, seconds, self._interrupted if alone else lambda: False, least):
             self._take_features(outcome, encodes)
-        now = time.monotonic()
-        wanted_first = encodes[0].request
-        wanted_first.passed_over, wanted_first.progress_time = 0, now
+        self._without_slices = 0 if self.encodings.spent.slices else self._without_slices + 1
+        first = encodes[0].request
+        if self.encodings.spent.slices:
+            first.passed_over, first.progress_time = 0, time.monotonic()
         self.metrics.inc("encoder_slices", self.encodings.spent.slices)
         spent = self.encodings.spent
         self.metrics.observe("encoder_seconds", spent.seconds if self._waits else spent.predicted)
@@ -301,8 +313,8 @@ class EngineCore:
             self.metrics.observe("encoder_slice_predicted_seconds", predicted, kind=work.kind)
         self.metrics.observe("encoder_slice_seconds", seconds, kind=work.kind)
 
-    def _forward(self, chunks: Sequence[Chunk]) -> tuple[torch.Tensor, float]:
-        """The packed forward, predicted and measured. Gives the logits and the predicted seconds."""
+    def _forward(self, chunks: Sequence[Chunk]) -> tuple[torch.Tensor, float, float]:
+        """The packed forward. Gives the logits, and its seconds as predicted and as measured."""
         work = [(chunk.start, chunk.length) for chunk in chunks]
         predicted = self.step_time.predict(work) if self.step_time is not None else 0.0
         started = time.monotonic()
@@ -312,7 +324,7 @@ class EngineCore:
             self.step_time = self.step_time.observed(work, seconds)
             self.metrics.observe("step_predicted_seconds", predicted)
         self.metrics.observe("step_forward_seconds", seconds)
-        return logits, predicted
+        return logits, predicted, seconds
 
     def _advance(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> None:
         """Moves ``computed`` on, publishes full pages, lets go of used features, and hands out the new tokens."""

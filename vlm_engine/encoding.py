@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MARGIN = 1.2
+MARGIN = 1.1
 """A slice is run when this much of its predicted time is left: most steps shall end before their target, not half."""
-SLICE_RATE = 0.05
-"""How fast the usual time of a slice is learned."""
 TOTAL = "total"
 """Kind under which the time of whole packs is learned."""
 
@@ -123,7 +121,6 @@ class Encodings:
     Attributes:
         cost: predicts slices; learns from every one.
         spent: what the last :meth:`run` did.
-        slice_seconds: what a slice usually takes.
         observe: told work, predicted and measured seconds of every slice.
     """
 
@@ -135,7 +132,6 @@ class Encodings:
         self._pictures: dict[bytes, _Picture] = {}
         self.cost = EncoderCost()
         self.spent = Spent()
-        self.slice_seconds = 0.0
         self.observe: Callable[[SliceWork, float, float], None] = lambda work, predicted, seconds: None
 
     def __len__(self) -> int:
@@ -150,14 +146,29 @@ class Encodings:
             left += max(0.0, self.cost.predict(picture.pack.whole) - picture.pack.seconds)
         return left
 
+    @property
+    def slice_seconds(self) -> float:
+        """Predicted seconds of the longest of the slices that come next."""
+        return max((self.cost.predict(self._next_slice(picture)) for picture in self._pictures.values()), default=0.0)
+
+    def _next_slice(self, picture: _Picture) -> SliceWork:
+        if picture.pack is not None and picture.pack.task is not None:
+            return picture.pack.task.next
+        return SliceWork("begin", picture.items[picture.next].rows if picture.next < len(picture.items) else 0)
+
     def run(
-        self, wanted: Sequence[Wanted], seconds: float, interrupted: Callable[[], bool] = lambda: False
+        self,
+        wanted: Sequence[Wanted],
+        seconds: float,
+        interrupted: Callable[[], bool] = lambda: False,
+        least: int = 1,
     ) -> Iterator[Outcome]:
-        """Advances pictures in their order, at least one slice, as long as the next slice still fits.
+        """Advances pictures in their order as long as the next slice still fits.
 
         Args:
             wanted: pictures in the order of their turn.
             seconds: what the slices may take; afterwards :attr:`spent` says what they took.
+            least: so many slices are run in any case.
             interrupted: asked between slices; true ends the run early (somebody new has come).
         """
         self.spent = Spent()
@@ -166,7 +177,7 @@ class Encodings:
         while (picture := self._first(wanted, over)) is not None:
             if picture.pack is None:
                 self._form_pack(picture, wanted, over)
-            for outcome in self._advance(picture, seconds, interrupted):
+            for outcome in self._advance(picture, seconds, interrupted, least):
                 if outcome.complete or outcome.error is not None:
                     over.add(outcome.content_hash)
                 yield outcome
@@ -239,7 +250,9 @@ class Encodings:
             picture.next += 1
         return taken
 
-    def _advance(self, picture: _Picture, seconds: float, interrupted: Callable[[], bool]) -> Iterator[Outcome]:
+    def _advance(
+        self, picture: _Picture, seconds: float, interrupted: Callable[[], bool], least: int
+    ) -> Iterator[Outcome]:
         """Runs the next slice of the picture's pack, or ends the run when it doesn't fit."""
         pack = picture.pack
         features: Sequence[ImageFeatures] | None = None
@@ -249,7 +262,7 @@ class Encodings:
             if pack.task is None:
                 pack.task = self._encoder.start_encode([item for _, item in pack.members])
             work = pack.task.next
-            if self.spent.slices and (interrupted() or not self._fits(work, seconds)):
+            if self.spent.slices >= least and (interrupted() or not self._fits(work, seconds)):
                 self.spent.ended = True
                 return
             features = self._run_slice(pack, pack.task, work)
@@ -262,7 +275,7 @@ class Encodings:
             yield from self._finished(pack, features)
 
     def _run_slice(self, pack: _Pack, task: EncoderTask, work: SliceWork) -> Sequence[ImageFeatures] | None:
-        predicted, before = self.cost.predict(work), pack.seconds
+        predicted = self.cost.predict(work)
         started = time.perf_counter()
         try:
             return self._lane.run(work, task.advance)
@@ -272,7 +285,6 @@ class Encodings:
             self.spent.slices += 1
             self.spent.predicted += predicted
             self.spent.seconds += seconds
-            self.slice_seconds += SLICE_RATE * (pack.seconds - before - self.slice_seconds)
             self._learn()
 
     def _finished(self, pack: _Pack, features: Sequence[ImageFeatures]) -> Iterator[Outcome]:

@@ -7,6 +7,7 @@ answers through each request's :class:`vlm_engine.stream.OutputStream`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import uuid
@@ -170,6 +171,10 @@ class VLMEngine:
         self._on_progress("measuring step times")
         calibration = load_or_measure(checkpoint, config, runner, lane, self._calibration_pictures)
         self._core.step_time, self._core.encodings.cost = calibration.step_time, calibration.encoder
+        # What loading made lives as long as the process; walking through it again and again (hundreds of milliseconds
+        # for torch, transformers and a model) would be felt in a stream.
+        gc.collect()
+        gc.freeze()
 
     def _check_images(self, pool: ImageProcessorPool) -> SizeLimits:
         """Waits for the first worker, whose processor knows what can be done. Raises :class:`ConfigError`."""

@@ -38,7 +38,8 @@ class Budget:
         target_seconds: how long a step that decodes may take (``target_itl_ms``); None = only tokens count.
         target_auto: the target is twice what the step's decodes take by themselves.
         background_factor: by how much the target grows while only background requests decode: nobody reads them.
-        step_time: predicts how long a step takes; needed for a target.
+        step_time: predicts how long a step's forward takes; needed for a target.
+        overhead_seconds: what a step takes besides forward and slices (planning, sampling, handing out).
         least_prefill: prefill tokens that a step gets even when its time is spent, so that prefill always advances.
     """
 
@@ -51,6 +52,7 @@ class Budget:
     target_auto: bool = False
     background_factor: float = 2.0
     step_time: StepTimeModel | None = None
+    overhead_seconds: float = 0.0
     least_prefill: int = 16
 
 
@@ -193,7 +195,8 @@ def plan(state: SchedulerState, budget: Budget) -> Plan:
     _serve_decodes(state, draft)
     draft.used_tokens = len(draft.decodes)
     if budget.step_time is not None:
-        draft.decode_seconds = draft.used_seconds = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
+        forward = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
+        draft.decode_seconds = draft.used_seconds = forward + budget.overhead_seconds
         draft.target = _target(budget, draft)
     starts = {r.key: r.computed for r in draft.prefills}
     if not draft.preemptions:
@@ -278,7 +281,7 @@ def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
     before = model.base(draft.used_tokens)
     draft.used_tokens += allowed
     cost = model.base(draft.used_tokens) - before + model.looking_back(prefix, allowed)
-    draft.used_seconds += model.correction * cost
+    draft.used_seconds += model.chunk_correction * cost
     if allowed < share:
         draft.tokens = allowed  # The time is spent: nothing remains for those who come after.
     return allowed

@@ -38,7 +38,8 @@ class StepTimeModel:
         seconds: f at each size.
         gamma: seconds per prefix token.
         alpha: seconds per (query, key) pair.
-        correction: factor learned online, by which everything is multiplied.
+        correction: factor of what decodes cost, learned online from steps that only decode.
+        chunk_correction: factor of what prefill chunks add to a step, learned online from the steps that have some.
     """
 
     sizes: tuple[int, ...]
@@ -46,9 +47,10 @@ class StepTimeModel:
     gamma: float
     alpha: float
     correction: float = 1.0
+    chunk_correction: float = 1.0
 
     def as_json(self) -> dict[str, Any]:
-        """The table and the terms, with the correction worked in."""
+        """The table and the terms, with the decodes' correction worked in."""
         factor = self.correction
         return {
             "sizes": list(self.sizes),
@@ -87,8 +89,15 @@ class StepTimeModel:
 
     def predict(self, work: Work) -> float:
         """Seconds that a step with this work takes."""
-        tokens = sum(new for _, new in work)
-        return self.correction * (self.base(tokens) + sum(self.looking_back(*item) for item in work))
+        decodes, chunks = self._parts(work)
+        return self.correction * decodes + self.chunk_correction * chunks
+
+    def _parts(self, work: Work) -> tuple[float, float]:
+        """Uncorrected seconds of a step's decodes, and what its chunks add."""
+        single = [item for item in work if item[1] == 1]
+        decodes = self.base(len(single)) + sum(self.looking_back(*item) for item in single)
+        total = self.base(sum(new for _, new in work)) + sum(self.looking_back(*item) for item in work)
+        return decodes, max(0.0, total - decodes)
 
     def tokens_within(self, seconds: float, tokens_so_far: int, prefix: int, most: int) -> int:
         """How many new tokens of a request with this prefix may join a step.
@@ -104,19 +113,27 @@ class StepTimeModel:
         while low < high:
             middle = (low + high + 1) // 2
             cost = self.base(tokens_so_far + middle) - before + self.looking_back(prefix, middle)
-            if self.correction * cost <= seconds:
+            if self.chunk_correction * cost <= seconds:
                 low = middle
             else:
                 high = middle - 1
         return low
 
     def observed(self, work: Work, seconds: float) -> StepTimeModel:
-        """The model after a measured step: its correction moves a little towards what was measured."""
-        predicted = self.predict(work)
-        if predicted <= 0 or seconds <= 0:
+        """The model after a measured step: a correction moves a little towards what was measured."""
+        decodes, chunks = self._parts(work)
+        if seconds <= 0 or decodes + chunks <= 0:
             return self
-        ratio = min(max(seconds / predicted, 1 / OUTLIER), OUTLIER)
-        return replace(self, correction=self.correction * math.exp(LEARNING_RATE * math.log(ratio)))
+        if chunks <= 0:
+            return replace(self, correction=_moved(self.correction, seconds / decodes))
+        added = max(0.0, seconds - self.correction * decodes)
+        return replace(self, chunk_correction=_moved(self.chunk_correction, added / chunks))
+
+
+def _moved(correction: float, measured: float) -> float:
+    """A step from a factor towards a measured one, however far that is no further than OUTLIER allows."""
+    ratio = min(max(measured / correction, 1 / OUTLIER), OUTLIER)
+    return correction * math.exp(LEARNING_RATE * math.log(ratio))
 
 
 def calibrate(

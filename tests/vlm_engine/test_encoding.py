@@ -156,8 +156,8 @@ def test_items_come_one_by_one_before_their_picture_is_complete(encoder, encodin
 
 def test_slices_stop_before_the_time_is_over_and_go_on_next_time(encoder, encodings):
     one = wanted(picture("tiles", 400, 400))
-    assert list(encodings.run(one, 0.031)) == []
-    assert encodings.spent.slices == 2, "a third would need 1.2 times its 10 ms of the 11 that are left"
+    assert list(encodings.run(one, 0.0305)) == []
+    assert encodings.spent.slices == 2, "a third would need 1.1 times its 10 ms of the 10.5 that are left"
     assert list(encodings.run(one, 0.0)) == []
     assert encodings.spent.slices == 1, "one in any case"
     assert len(list(encodings.run(one, 0.02))) == 1

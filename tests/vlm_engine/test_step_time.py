@@ -42,12 +42,25 @@ def test_tokens_within_is_the_largest_number_that_keeps_the_time(work, seconds, 
 
 
 def test_the_correction_follows_a_machine_that_got_slower_but_not_one_odd_step():
-    odd = MODEL.observed([(0, 8)], MODEL.predict([(0, 8)]) * 100)
+    decodes = [(0, 1)] * 8
+    odd = MODEL.observed(decodes, MODEL.predict(decodes) * 100)
     assert odd.correction < 1.06
     model = MODEL
     for _ in range(200):
-        model = model.observed([(0, 8)], MODEL.predict([(0, 8)]) * 2)
+        model = model.observed(decodes, MODEL.predict(decodes) * 2)
     assert model.correction == pytest.approx(2.0, rel=0.02)
+    assert model.chunk_correction == 1.0, "nothing was learned of prefill"
+
+
+def test_what_chunks_add_is_learned_apart_from_what_decodes_cost():
+    """Chunks that take three times what was measured at start must not make decodes look slow, nor the target grow."""
+    work = [(100, 1)] * 4 + [(0, 40)]
+    decodes = MODEL.predict(work[:4])
+    model = MODEL
+    for _ in range(300):
+        model = model.observed(work, decodes + 3 * (MODEL.predict(work) - decodes))
+    assert model.predict(work[:4]) == pytest.approx(decodes)
+    assert model.predict(work) == pytest.approx(decodes + 3 * (MODEL.predict(work) - decodes), rel=0.02)
 
 
 def test_calibration_finds_the_terms_of_a_machine_whose_times_are_known(monkeypatch):
