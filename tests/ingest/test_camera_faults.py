@@ -235,7 +235,7 @@ def test_r21_with_forty_percent_of_the_pictures_damaged_none_of_a_tainted_group_
         if spoilt:
             tainted.add(picture.index)
     assert len(tainted) > 60
-    assert len(handed_on & tainted) <= 0.02 * len(tainted), "libav tells of 282 in 283 damaged slices"
+    assert len(handed_on & tainted) <= 0.02 * len(tainted), "libav tells of nearly every slice damaged in CAVLC"
 
 
 @pytest.mark.parametrize("sizes", [[(640, 360), (640, 368), (360, 640)]])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.golden.harness import Harness, picture, user
-from vlm_engine import encoder_task
+from vlm_engine import encoder_task, row_cuts
 from vlm_engine.encoder_cache import join_features
 
 KINDS = ["smolvlm", "qwen3-vl", "qwen2.5-vl"]
@@ -125,6 +125,24 @@ def test_items_packed_together_give_what_each_gives_alone(harness, monkeypatch, 
         assert len(features) == len(items)
         for item, packed in zip(items, features, strict=True):
             same(packed, family.encode(item.inputs), exact=False)
+
+
+@pytest.mark.parametrize("rows", [64, 192])
+def test_groups_in_bfloat16_attend_as_eagerly_as_transformers(rows):
+    """On a CPU they leave SDPA for two products: no further from float32 than transformers' eager attention is."""
+    from transformers.models.siglip.modeling_siglip import eager_attention_forward
+
+    torch.manual_seed(0)
+    module = torch.nn.Module()
+    module.training, module.is_causal = False, False
+    query, key, value = (torch.randn(1, 4, 256, 64) for _ in range(3))
+    scale = 64**-0.5
+    exact, _ = eager_attention_forward(module, query[:, :, :rows], key, value, None, scaling=scale)
+    short = [tensor.bfloat16() for tensor in (query[:, :, :rows], key, value)]
+    eager, _ = eager_attention_forward(module, *short, None, scaling=scale)
+    group = row_cuts._attend_group(module, *short, None, {"scaling": scale})
+    assert group.shape == eager.shape
+    assert (group.float() - exact).abs().max() <= 1.5 * (eager.float() - exact).abs().max()
 
 
 def test_two_pictures_interleaved_and_a_third_aborted(harness):
