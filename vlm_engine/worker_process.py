@@ -163,7 +163,7 @@ def _main(
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the workers in order.
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
-    os.nice(15)
+    os.nice(10)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold somebody's picture
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
