@@ -38,7 +38,7 @@ CONTEXT = 1024
 """Tokens of prefix with which step times are measured."""
 ENCODER_LIMIT_S = 3.0
 """Larger pictures are left out once so much time has gone."""
-VERSION = 1
+VERSION = 2
 TRUSTED = 1.5
 """A kept measurement is trusted when a decode step takes at most this factor more or less than it says."""
 

@@ -50,13 +50,13 @@ class StepTimeModel:
     chunk_correction: float = 1.0
 
     def as_json(self) -> dict[str, Any]:
-        """The table and the terms, with the decodes' correction worked in."""
-        factor = self.correction
+        """All of it, for :meth:`from_json`."""
         return {
             "sizes": list(self.sizes),
-            "seconds": [factor * value for value in self.seconds],
-            "gamma": factor * self.gamma,
-            "alpha": factor * self.alpha,
+            "seconds": list(self.seconds),
+            "gamma": self.gamma,
+            "alpha": self.alpha,
+            "corrections": [self.correction, self.chunk_correction],
         }
 
     @staticmethod
@@ -65,12 +65,15 @@ class StepTimeModel:
         sizes = tuple(int(size) for size in stored["sizes"])
         seconds = tuple(float(value) for value in stored["seconds"])
         gamma, alpha = float(stored["gamma"]), float(stored["alpha"])
+        decodes, chunks = (float(factor) for factor in stored["corrections"])
         rising = all(low < high for low, high in itertools.pairwise(sizes)) and sizes[:1] == (1,)
         if not rising or len(sizes) != len(seconds):
             raise ValueError(f"a table of sizes {sizes} with {len(seconds)} times")
         if not all(math.isfinite(value) and value >= 0 for value in (*seconds, gamma, alpha)) or seconds[0] <= 0:
             raise ValueError("times are not all finite and from 0 on")
-        return StepTimeModel(sizes, seconds, gamma, alpha)
+        if not all(math.isfinite(factor) and factor > 0 for factor in (decodes, chunks)):
+            raise ValueError(f"corrections of {decodes} and {chunks}")
+        return StepTimeModel(sizes, seconds, gamma, alpha, decodes, chunks)
 
     def base(self, tokens: int) -> float:
         """f: linear between the table's points, in proportion to the last slope beyond them."""

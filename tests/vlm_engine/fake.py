@@ -209,23 +209,24 @@ class FakeEngine:
         """One step, and everything that must hold after every step."""
         core = self.core
         decoding = [r for r in core._running.values() if r.decoding]
+        overhead = core._overhead
         progressed = core.step()
         plan = core.last_plan
         assert progressed, "work exists and no request could do anything"
         assert plan.num_tokens <= self.config.max_num_batched_tokens
         assert len(core._running) <= self.config.max_num_seqs
-        self._check_time(plan, {r.key for r in decoding})
+        self._check_time(plan, {r.key for r in decoding}, overhead)
         served = {chunk.request.key for chunk in plan.chunks}
         preempted = {request.key for request in plan.preemptions}
         assert all(r.key in served or r.key in preempted for r in decoding), "a running decode got no token"
         assert len(served) == len(plan.chunks), "a request has two chunks in one step"
         core.check_integrity()
 
-    def _check_time(self, plan, decoding: set[str]) -> None:
+    def _check_time(self, plan, decoding: set[str], overhead: float) -> None:
         """While somebody decodes, the step's predicted time stays under the target, or prefill got just its floor."""
         target, model = self.config.target_itl_ms, self.core.step_time
         if target == "auto" and model is not None:
-            target = 2000 * model.predict([(c.start, 1) for c in plan.chunks if c.request.key in decoding])
+            target = 2000 * (overhead + model.predict([(c.start, 1) for c in plan.chunks if c.request.key in decoding]))
         decodes = [c for c in plan.chunks if c.request.key in decoding]
         if target is None or model is None or not decodes:
             return
@@ -234,7 +235,7 @@ class FakeEngine:
             target *= scheduler.Budget(1, 1).background_factor
         assert plan.target == pytest.approx(target / 1000)
         predicted = model.predict([(c.start, c.length) for c in plan.chunks])
-        assert predicted <= target / 1000 or prefill <= scheduler.Budget(1, 1).least_prefill
+        assert predicted + overhead <= target / 1000 or prefill <= scheduler.Budget(1, 1).least_prefill
 
     def run(self, limit: int = 20_000) -> None:
         """Until everything is finished."""
