@@ -16,6 +16,7 @@ from typing import Any, Self, get_type_hints
 from pipeline.reasons import Reason
 
 Box = tuple[float, float, float, float]
+Names = tuple[str, ...]
 
 
 class MalformedMessage(ValueError):
@@ -139,6 +140,10 @@ def _parse(name: str, kind: Any, data: bytes) -> Any:
         if target == Box:
             x1, y1, x2, y2 = (float(v) for v in value)
             return (x1, y1, x2, y2)
+        if target == Names:
+            if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+                raise ValueError
+            return tuple(value)
         return value
     except (ValueError, TypeError):
         raise MalformedMessage(f"field {name!r} is not a {getattr(target, '__name__', target)}") from None
@@ -156,6 +161,9 @@ class CropMessage(_Message):
         deadline: after this a description is no longer worth anything; the crop is dropped and counted.
         width, height: of the JPEG, in pixels.
         frame_width, frame_height: of the frame that ``box`` refers to.
+        zones: names of the camera's zones that the person was in on that frame.
+        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that takes
+            several; they may be gone like the crop's own.
     """
 
     crop_id: str
@@ -174,6 +182,8 @@ class CropMessage(_Message):
     height: int
     frame_width: int
     frame_height: int
+    zones: Names = ()
+    extra_keys: Names = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +194,7 @@ class TrackMessage(_Message):
         last_seen: the true time of the last detection.
         crop_id: the newest crop that was published for the track, so that its picture can be shown while it waits.
         final_crop: at END: whether a FINAL crop was published; without one the early crop's description stands.
+        zones: names of the camera's zones that the person has been in so far.
     """
 
     track: str
@@ -198,6 +209,7 @@ class TrackMessage(_Message):
     reason: Reason = Reason.NONE
     final_crop: bool = False
     crop_id: str | None = None
+    zones: Names = ()
 
 
 @dataclass(frozen=True, slots=True)
