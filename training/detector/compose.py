@@ -1,0 +1,173 @@
+"""Pictures with people in them whose boxes are known exactly, because they were pasted there (copy-paste,
+https://arxiv.org/abs/2012.07177), made to look like a camera's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from training.detector.people import CutOut, Image
+from training.detector.scenery import Rng, background, furniture
+
+LEAST_HEIGHT = 16
+"""Pixels; smaller people are too small to be asked for."""
+LEAST_VISIBLE = 0.25
+"""Share of a person that is neither covered nor outside; with less there is no label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A picture and its people.
+
+    Attributes:
+        image: BGR.
+        boxes: x1, y1, x2, y2 in pixels around what of each person lies within the picture.
+    """
+
+    image: Image
+    boxes: list[tuple[float, float, float, float]]
+
+
+@dataclass(slots=True)
+class _Canvas:
+    image: Image
+    owner: NDArray[np.int16]
+    """Per pixel: the number of the person that is seen there, 0 for none."""
+    boxes: list[tuple[int, int, int, int]] = field(default_factory=list)
+    areas: list[int] = field(default_factory=list)
+
+
+def compose(
+    rng: Rng, size: int, people: Sequence[CutOut], streets: Sequence[Image], frames: Sequence[Image]
+) -> Composed:
+    """A square picture of ``size`` pixels with none to about a dozen people."""
+    height = size
+    canvas = _Canvas(background(rng, height, size, streets, frames), np.zeros((height, size), np.int16))
+    horizon, nearest = rng.uniform(-0.2, 0.5) * height, rng.uniform(0.3, 1.5) * height
+    count = 0 if rng.random() < 0.1 else 1 + int(rng.geometric(0.3)) - 1
+    placed = sorted(
+        (_place(rng, height, horizon, nearest) for _ in range(min(max(count, 0), 12))), key=lambda place: place[1]
+    )
+    for tall, foot in placed:
+        _paste(rng, canvas, people[int(rng.integers(len(people)))], tall, foot)
+        if rng.random() < 0.15:
+            _occlude(rng, canvas, int(foot))
+    boxes = [
+        (float(x1), float(y1), float(x2), float(y2))
+        for number, ((x1, y1, x2, y2), area) in enumerate(zip(canvas.boxes, canvas.areas, strict=True), 1)
+        if np.count_nonzero(canvas.owner[y1:y2, x1:x2] == number) >= LEAST_VISIBLE * area
+        and y2 - y1 >= LEAST_HEIGHT
+    ]
+    return Composed(as_seen_by_a_camera(rng, canvas.image), boxes)
+
+
+def _place(rng: Rng, height: int, horizon: float, nearest: float) -> tuple[float, float]:
+    """Height and foot of one person: mostly by perspective (who stands lower is nearer and larger), or anything."""
+    if rng.random() < 0.3:
+        tall = height * float(np.exp(rng.uniform(np.log(0.06), np.log(1.6))))
+        return tall, float(rng.uniform(0.2 * height, height + 0.6 * tall))
+    foot = rng.uniform(max(0.1 * height, horizon + 0.05 * height), height * 1.25)
+    depth = (foot - horizon) / (height - horizon)
+    return max(LEAST_HEIGHT, float(nearest * depth * rng.uniform(0.85, 1.15))), float(foot)
+
+
+def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float) -> None:
+    image, alpha = person.image, person.alpha
+    if rng.random() < 0.5:
+        image, alpha = image[:, ::-1], alpha[:, ::-1]
+    stretch = rng.uniform(0.9, 1.2)
+    if rng.random() < 0.12:  # sitting, or behind a table
+        rows = int(image.shape[0] * rng.uniform(0.35, 0.7))
+        image, alpha, tall = image[:rows], alpha[:rows], tall * rows / image.shape[0]
+    high = max(4, int(tall))
+    wide = max(2, int(high * image.shape[1] / image.shape[0] * stretch))
+    how = cv2.INTER_AREA if high < image.shape[0] else cv2.INTER_LINEAR
+    image = cv2.resize(np.ascontiguousarray(image), (wide, high), interpolation=how)
+    alpha = cv2.resize(np.ascontiguousarray(alpha), (wide, high), interpolation=how)
+    if rng.random() < 0.35:
+        turn = cv2.getRotationMatrix2D((wide / 2, high), float(rng.uniform(-9, 9)), 1.0)
+        image, alpha = cv2.warpAffine(image, turn, (wide, high)), cv2.warpAffine(alpha, turn, (wide, high))
+    height, width = canvas.image.shape[:2]
+    x, y = int(rng.integers(-wide // 3, width - wide // 2 + 1)), int(foot) - high
+    x1, y1, x2, y2 = max(0, x), max(0, y), min(width, x + wide), min(height, y + high)
+    if x2 - x1 < 4 or y2 - y1 < 8 or -y > 0.5 * high:  # legs alone are no person to a camera's owner
+        return
+    seen = (slice(y1 - y, y2 - y), slice(x1 - x, x2 - x))
+    weight = alpha[seen].astype(np.float32)[:, :, None] / 255.0
+    under = canvas.image[y1:y2, x1:x2]
+    look = dressed_for(rng, image[seen], under)
+    if rng.random() < 0.5:
+        shadow(rng, canvas.image, x + wide // 2, int(foot), wide)
+    canvas.image[y1:y2, x1:x2] = (look * weight + canvas.image[y1:y2, x1:x2] * (1 - weight)).astype(np.uint8)
+    body = alpha[seen] > 127
+    rows, columns = np.where(body)
+    if not len(rows):
+        return
+    canvas.owner[y1:y2, x1:x2][body] = len(canvas.boxes) + 1
+    canvas.boxes.append(
+        (x1 + int(columns.min()), y1 + int(rows.min()), x1 + int(columns.max()) + 1, y1 + int(rows.max()) + 1)
+    )
+    canvas.areas.append(int(np.count_nonzero(alpha > 127)))
+
+
+def dressed_for(rng: Rng, image: Image, under: Image) -> NDArray[np.float32]:
+    """The person in other light and colours, drawn towards the brightness of the place."""
+    look = image.astype(np.float32)
+    if rng.random() < 0.4:
+        hsv = cv2.cvtColor(image, cv2.COLOR_BGR2HSV).astype(np.int16)
+        hsv[..., 0] = (hsv[..., 0] + int(rng.integers(0, 180))) % 180
+        hsv[..., 1] = np.clip(hsv[..., 1] * rng.uniform(0.1, 1.5), 0, 255)
+        look = cv2.cvtColor(hsv.astype(np.uint8), cv2.COLOR_HSV2BGR).astype(np.float32)
+    mean, there = float(look.mean()), float(under.mean())
+    pull = rng.uniform(0, 0.8)
+    gain = (1 - pull) + pull * (there + 10) / (mean + 10)
+    return np.clip(look * np.clip(gain * rng.uniform(0.6, 1.3), 0.15, 2.0), 0, 255).astype(np.float32)
+
+
+def shadow(rng: Rng, image: Image, x: int, foot: int, wide: int) -> None:
+    """A soft dark ellipse at the feet."""
+    layer = np.zeros(image.shape[:2], np.uint8)
+    reach = (max(2, int(wide * rng.uniform(0.4, 1.2))), max(1, int(wide * rng.uniform(0.08, 0.25))))
+    cv2.ellipse(layer, (x, foot), reach, float(rng.uniform(-25, 25)), 0, 360, 255, -1)
+    layer = cv2.blur(layer, (max(3, wide // 6), max(3, wide // 6)))
+    image[:] = (image * (1 - layer[:, :, None] / 255.0 * rng.uniform(0.2, 0.6))).astype(np.uint8)
+
+
+def _occlude(rng: Rng, canvas: _Canvas, foot: int) -> None:
+    """Something in front, which hides people; what changed belongs to nobody."""
+    before = canvas.image.copy()
+    furniture(rng, canvas.image, foot)
+    canvas.owner[(before != canvas.image).any(axis=2)] = 0
+
+
+def as_seen_by_a_camera(rng: Rng, image: Image) -> Image:
+    """Blur, poor light, infrared, noise, low resolution and compression, each at times."""
+    height, width = image.shape[:2]
+    out = image
+    if rng.random() < 0.25:
+        out = cv2.GaussianBlur(out, (0, 0), float(rng.uniform(0.4, 1.6)))
+    if rng.random() < 0.1:
+        length = int(rng.integers(3, 9))
+        out = cv2.filter2D(out, -1, np.eye(length, dtype=np.float32)[:: int(rng.choice([-1, 1]))] / length)
+    if rng.random() < 0.3:
+        share = rng.uniform(0.4, 0.9)
+        small = cv2.resize(out, None, fx=share, fy=share, interpolation=cv2.INTER_AREA)
+        out = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
+    tone = out.astype(np.float32)
+    if rng.random() < 0.5:
+        tone = 255 * np.power(tone / 255, rng.uniform(0.6, 1.8)) * rng.uniform(0.5, 1.1) + rng.uniform(-10, 25)
+    if rng.random() < 0.3:
+        tone = tone * rng.uniform(0.8, 1.2, 3).astype(np.float32)
+    if rng.random() < 0.12:
+        tone = np.repeat(tone.mean(axis=2, keepdims=True), 3, axis=2)
+    if rng.random() < 0.4:
+        tone = tone + rng.standard_normal(tone.shape, dtype=np.float32) * float(rng.uniform(1, 14))
+    out = np.clip(tone, 0, 255).astype(np.uint8)
+    if rng.random() < 0.7:
+        _, data = cv2.imencode(".jpg", out, [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(25, 95))])
+        out = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    return np.asarray(out, dtype=np.uint8)

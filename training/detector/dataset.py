@@ -1,0 +1,145 @@
+"""Writes the detector's training set: ``python -m training.detector.dataset --data DIR --out DIR``.
+
+Pasted pictures, labelled frames of the training videos, street photographs, and pictures with nobody in them, in the
+folder layout of ultralytics. The same seed gives the same set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from training.detector.compose import compose
+from training.detector.people import CutOut, Image, cut_out, mask_of, photo_of, street_of
+from training.detector.teacher import SURE, UNSURE, Teacher
+
+TRAINING_VIDEOS = (
+    "asl_help.mkv",
+    "asl_walk.mkv",
+    "classroom_preview.mp4",
+    "face-demographics-walking-and-pause_preview.mp4",
+    "face-demographics-walking_preview.mp4",
+    "people-detection_preview.mp4",
+    "worker-zone-detection_preview.mp4",
+)
+HELD_OUT_VIDEOS = ("one-by-one-person-detection.mp4", "store-aisle-detection_preview.mp4", "vtest_30s.mp4")
+"""Whole videos that training never sees; ``training.detector.evaluate`` judges on them."""
+VALIDATION_PEOPLE = 20
+"""Every so manyth person is kept for the pictures on which epochs are compared."""
+Box = tuple[float, float, float, float]
+
+
+def frames_of(path: Path, every: int) -> Iterator[Image]:
+    """Every ``every``-th frame."""
+    video = cv2.VideoCapture(str(path))
+    number = 0
+    while True:
+        there, frame = video.read()
+        if not there:
+            break
+        if number % every == 0:
+            yield np.asarray(frame, dtype=np.uint8)
+        number += 1
+    video.release()
+
+
+class Writer:
+    """Pictures and labels of one split."""
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self._images, self._labels = folder / "images" / split, folder / "labels" / split
+        self._images.mkdir(parents=True, exist_ok=True)
+        self._labels.mkdir(parents=True, exist_ok=True)
+
+    def put(self, name: str, image: Image, boxes: Sequence[Box]) -> None:
+        height, width = image.shape[:2]
+        cv2.imwrite(str(self._images / f"{name}.jpg"), image, [cv2.IMWRITE_JPEG_QUALITY, 92])
+        lines = [
+            f"0 {(x1 + x2) / 2 / width:.6f} {(y1 + y2) / 2 / height:.6f} {(x2 - x1) / width:.6f} {(y2 - y1) / height:.6f}"
+            for x1, y1, x2, y2 in boxes
+        ]
+        (self._labels / f"{name}.txt").write_text("\n".join(lines))
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """The archive's content under ``folder``, unpacked once."""
+    if not (folder / "tags.json").exists():
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(folder)
+    return folder
+
+
+def people_and_streets(photos: Path, teacher: Teacher) -> tuple[list[CutOut], list[Image]]:
+    """The people cut out of the photographs that have a mask, and the streets beside them that nobody is in."""
+    people, streets = [], []
+    for number in sorted(path.stem for path in (photos / "masks").glob("*.png")):
+        image, mask = photo_of(photos, number), mask_of(photos, number)
+        person = cut_out(image, mask)
+        if person is not None:
+            people.append(person)
+        streets += [side for side in street_of(image, mask) if not teacher.boxes(side, UNSURE)]
+    return people, streets
+
+
+def write(data: Path, out: Path, pasted: int, size: int, seed: int) -> dict[str, int]:
+    """Writes the set; gives how many pictures of each kind there are."""
+    rng, teacher = np.random.default_rng(seed), Teacher(data / "yolo")
+    photos = unpack(data / "persons" / "ccp.zip", out / "ccp")
+    train, valid = Writer(out, "train"), Writer(out, "val")
+    people, streets = people_and_streets(photos, teacher)
+    counts = {"people": len(people), "streets": len(streets), "frames": 0, "photos": 0, "nobody": 0}
+    empty: list[Image] = []
+    for video in TRAINING_VIDEOS:
+        for number, frame in enumerate(frames_of(data / "videos" / video, 3)):
+            boxes = teacher.boxes(frame, SURE)
+            if not boxes and not teacher.boxes(frame, UNSURE):
+                empty.append(frame)
+            if len(boxes) == len(teacher.boxes(frame, UNSURE)):  # nobody the teacher is in two minds about
+                train.put(f"video_{video.split('.')[0]}_{number:04d}", frame, boxes)
+                counts["frames"] += 1
+    for path in sorted((photos / "photos").glob("*.jpg"))[::2]:
+        image = photo_of(photos, path.stem)
+        boxes = teacher.boxes(image, SURE)
+        if boxes and len(boxes) == len(teacher.boxes(image, UNSURE)):
+            train.put(f"photo_{path.stem}", image, boxes)
+            counts["photos"] += 1
+    for number, street in enumerate(streets[::4]):
+        train.put(f"nobody_{number:04d}", street, [])
+        counts["nobody"] += 1
+    kept = people[::VALIDATION_PEOPLE]
+    shown = [person for number, person in enumerate(people) if number % VALIDATION_PEOPLE]
+    began = time.monotonic()
+    for number in range(pasted + pasted // 20):
+        writer, cast = (train, shown) if number < pasted else (valid, kept)
+        composed = compose(rng, size, cast, streets, empty)
+        writer.put(f"pasted_{seed}_{number:05d}", composed.image, composed.boxes)
+        if number % 500 == 0:
+            print(f"{number} of {pasted} pasted pictures, {time.monotonic() - began:.0f} s", flush=True)
+    (out / "people.yaml").write_text(f"path: {out.resolve()}\ntrain: images/train\nval: images/val\nnames: {{0: person}}\n")
+    counts |= {"pasted": pasted, "validation": pasted // 20, "seed": seed, "size": size}
+    (out / "set.json").write_text(json.dumps(counts, indent=1) + "\n")
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with persons/, videos/ and yolo/")
+    parser.add_argument("--out", type=Path, required=True, help="where the set goes")
+    parser.add_argument("--pasted", type=int, default=6000, help="pasted pictures (default 6000)")
+    parser.add_argument("--size", type=int, default=416, help="their side in pixels (default 416)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    os.environ.setdefault("YOLO_OFFLINE", "true")
+    print(write(options.data, options.out, options.pasted, options.size, options.seed))
+
+
+if __name__ == "__main__":
+    main()
