@@ -59,8 +59,7 @@ def compose(
     boxes = [
         (float(x1), float(y1), float(x2), float(y2))
         for number, ((x1, y1, x2, y2), area) in enumerate(zip(canvas.boxes, canvas.areas, strict=True), 1)
-        if np.count_nonzero(canvas.owner[y1:y2, x1:x2] == number) >= LEAST_VISIBLE * area
-        and y2 - y1 >= LEAST_HEIGHT
+        if np.count_nonzero(canvas.owner[y1:y2, x1:x2] == number) >= LEAST_VISIBLE * area and y2 - y1 >= LEAST_HEIGHT
     ]
     return Composed(as_seen_by_a_camera(rng, canvas.image), boxes)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from training.detector.compose import compose
+from training.detector.compose import as_seen_by_a_camera, compose
 from training.detector.people import CutOut, Image, cut_out, mask_of, photo_of, street_of
 from training.detector.teacher import SURE, UNSURE, Teacher
 
@@ -32,6 +32,8 @@ TRAINING_VIDEOS = (
 )
 HELD_OUT_VIDEOS = ("one-by-one-person-detection.mp4", "store-aisle-detection_preview.mp4", "vtest_30s.mp4")
 """Whole videos that training never sees; ``training.detector.evaluate`` judges on them."""
+VARIANTS = 8
+"""How often a frame of a video comes again, in another section and light: they are few, and what cameras see."""
 VALIDATION_PEOPLE = 20
 """Every so manyth person is kept for the pictures on which epochs are compared."""
 Box = tuple[float, float, float, float]
@@ -62,10 +64,8 @@ class Writer:
     def put(self, name: str, image: Image, boxes: Sequence[Box]) -> None:
         height, width = image.shape[:2]
         cv2.imwrite(str(self._images / f"{name}.jpg"), image, [cv2.IMWRITE_JPEG_QUALITY, 92])
-        lines = [
-            f"0 {(x1 + x2) / 2 / width:.6f} {(y1 + y2) / 2 / height:.6f} {(x2 - x1) / width:.6f} {(y2 - y1) / height:.6f}"
-            for x1, y1, x2, y2 in boxes
-        ]
+        centred = (((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1) for x1, y1, x2, y2 in boxes)
+        lines = [f"0 {x / width:.6f} {y / height:.6f} {w / width:.6f} {h / height:.6f}" for x, y, w, h in centred]
         (self._labels / f"{name}.txt").write_text("\n".join(lines))
 
 
@@ -89,22 +89,48 @@ def people_and_streets(photos: Path, teacher: Teacher) -> tuple[list[CutOut], li
     return people, streets
 
 
+def variant(rng: np.random.Generator, image: Image, boxes: Sequence[Box]) -> tuple[Image, list[Box]]:
+    """A section of the picture in other light; people of whom less than a third is left in it have no box."""
+    height, width = image.shape[:2]
+    share = rng.uniform(0.5, 1.0)
+    rows, columns = int(height * share), int(width * share)
+    y, x = int(rng.integers(0, height - rows + 1)), int(rng.integers(0, width - columns + 1))
+    left: list[Box] = []
+    for x1, y1, x2, y2 in boxes:
+        box = (max(0.0, x1 - x), max(0.0, y1 - y), min(float(columns), x2 - x), min(float(rows), y2 - y))
+        seen = max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
+        if seen >= (x2 - x1) * (y2 - y1) / 3:
+            left.append(box)
+    return as_seen_by_a_camera(rng, np.ascontiguousarray(image[y : y + rows, x : x + columns])), left
+
+
+def write_frames(rng: np.random.Generator, videos: Path, writer: Writer, teacher: Teacher) -> tuple[int, list[Image]]:
+    """Labelled frames of the training videos and their variants; gives their number, and frames that nobody is in."""
+    count = 0
+    empty: list[Image] = []
+    for video in TRAINING_VIDEOS:
+        for number, frame in enumerate(frames_of(videos / video, 3)):
+            boxes, doubtful = teacher.boxes(frame, SURE), teacher.boxes(frame, UNSURE)
+            if not doubtful:
+                empty.append(frame)
+            if len(boxes) != len(doubtful):  # somebody the teacher is in two minds about
+                continue
+            name = f"video_{video.split('.')[0]}_{number:04d}"
+            writer.put(name, frame, boxes)
+            for again in range(VARIANTS):
+                writer.put(f"{name}_{again}", *variant(rng, frame, boxes))
+            count += 1 + VARIANTS
+    return count, empty
+
+
 def write(data: Path, out: Path, pasted: int, size: int, seed: int) -> dict[str, int]:
     """Writes the set; gives how many pictures of each kind there are."""
     rng, teacher = np.random.default_rng(seed), Teacher(data / "yolo")
     photos = unpack(data / "persons" / "ccp.zip", out / "ccp")
     train, valid = Writer(out, "train"), Writer(out, "val")
     people, streets = people_and_streets(photos, teacher)
-    counts = {"people": len(people), "streets": len(streets), "frames": 0, "photos": 0, "nobody": 0}
-    empty: list[Image] = []
-    for video in TRAINING_VIDEOS:
-        for number, frame in enumerate(frames_of(data / "videos" / video, 3)):
-            boxes = teacher.boxes(frame, SURE)
-            if not boxes and not teacher.boxes(frame, UNSURE):
-                empty.append(frame)
-            if len(boxes) == len(teacher.boxes(frame, UNSURE)):  # nobody the teacher is in two minds about
-                train.put(f"video_{video.split('.')[0]}_{number:04d}", frame, boxes)
-                counts["frames"] += 1
+    frames, empty = write_frames(np.random.default_rng([seed, 1]), data / "videos", train, teacher)
+    counts = {"people": len(people), "streets": len(streets), "frames": frames, "photos": 0, "nobody": 0}
     for path in sorted((photos / "photos").glob("*.jpg"))[::2]:
         image = photo_of(photos, path.stem)
         boxes = teacher.boxes(image, SURE)
@@ -123,7 +149,9 @@ def write(data: Path, out: Path, pasted: int, size: int, seed: int) -> dict[str,
         writer.put(f"pasted_{seed}_{number:05d}", composed.image, composed.boxes)
         if number % 500 == 0:
             print(f"{number} of {pasted} pasted pictures, {time.monotonic() - began:.0f} s", flush=True)
-    (out / "people.yaml").write_text(f"path: {out.resolve()}\ntrain: images/train\nval: images/val\nnames: {{0: person}}\n")
+    (out / "people.yaml").write_text(
+        f"path: {out.resolve()}\ntrain: images/train\nval: images/val\nnames: {{0: person}}\n"
+    )
     counts |= {"pasted": pasted, "validation": pasted // 20, "seed": seed, "size": size}
     (out / "set.json").write_text(json.dumps(counts, indent=1) + "\n")
     return counts

@@ -1,7 +1,8 @@
 """Judges detectors on the held-out videos: ``python -m training.detector.evaluate --videos DIR WEIGHTS...``.
 
-``held_out.json`` has the boxes of 154 frames: drawn by the real YOLO26n, each frame then looked at; missed people were
-added, doubled boxes taken out, and people of whom hardly anything is seen marked ``ignore`` (neither asked for nor false).
+``held_out.json`` has the boxes of 154 frames: drawn by the real YOLO26n, each frame then looked at; missed people
+were added, doubled boxes taken out, and people of whom hardly anything is seen marked ``ignore`` (neither asked for nor
+false).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import cv2
@@ -90,7 +91,7 @@ def furniture(rng: Rng, image: Image, horizon: int) -> None:
             for sx in range(x, x + wide, max(4, wide // 8)):
                 cv2.rectangle(image, (sx, y), (sx + max(3, wide // 10), y + max(4, tall // 7)), colour(rng), -1)
     else:
-        points = rng.integers(0, [max(wide, 2), max(tall, 2)], (int(rng.integers(3, 7)), 2)) + [x, top]
+        points = [*rng.integers(0, [max(wide, 2), max(tall, 2)], (int(rng.integers(3, 7)), 2)), x, top]
         cv2.fillPoly(image, [cv2.convexHull(points.astype(np.int32))], fill)
 
 
@@ -99,7 +100,7 @@ def patchwork(rng: Rng, height: int, width: int, pieces: Sequence[Image]) -> Ima
     count = 1 if rng.random() < 0.7 else int(rng.integers(2, 4))
     edges = np.linspace(0, width, count + 1).astype(int)
     image = np.empty((height, width, 3), np.uint8)
-    for left, right in zip(edges[:-1], edges[1:], strict=True):
+    for left, right in itertools.pairwise(edges):
         piece = pieces[int(rng.integers(len(pieces)))]
         if rng.random() < 0.5:
             piece = piece[:, ::-1]

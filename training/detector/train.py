@@ -56,7 +56,12 @@ def train(data: Path, runs: Path, epochs: int, more: Path | None) -> Path:
     if more is not None:
         model.load(str(more))
     model.train(
-        data=str(data / "people.yaml"), epochs=epochs, project=str(runs.resolve()), name=NAME, single_cls=True, **SETTINGS
+        data=str(data / "people.yaml"),
+        epochs=epochs,
+        project=str(runs.resolve()),
+        name=NAME,
+        single_cls=True,
+        **SETTINGS,
     )
     return run
 
