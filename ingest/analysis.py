@@ -8,12 +8,13 @@ from typing import Protocol
 from ingest.best_shot import BestShot, Shot, seen_on
 from ingest.counts import DropCounts
 from ingest.crop import encode_jpeg
-from ingest.detection import Detection, Rows, check_boxes
+from ingest.detection import Detection, Labels, Rows, check_boxes
 from ingest.frame import Frame
 from ingest.observation import Observation, ObservationKind, Observer
 from ingest.preview import Mark, Preview, PreviewBoard
 from ingest.track import Track, TrackChanges, TrackNames
 from ingest.tracker import PersonTracker
+from ingest.zones import CameraZones
 from pipeline.clock import Clock
 from pipeline.config import CameraConfig, WatchwordConfig
 from pipeline.messages import CropKind, CropMessage, TrackMessage, TrackPhase, event_id_of
@@ -34,20 +35,22 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnalysisCounts:
-    """Since the camera's analysis began; ``detector_ms`` is a running mean."""
+    """Since the camera's analysis began; ``detector_ms`` is a running mean, ``found``: somebody was on the last frame."""
 
     detections: int = 0
     crops: int = 0
     in_view: int = 0
     detector_ms: float = 0.0
+    found: bool = False
 
 
 @dataclass(slots=True)
 class _Portrait:
-    """What has been kept and sent of one track."""
+    """What has been kept and sent of one track; nothing is sent before it is ``announced``."""
 
     shots: BestShot
     updated: float
+    announced: bool = False
     early_quality: float | None = None
     crop_id: str | None = None
 
@@ -83,28 +86,35 @@ class CameraAnalysis:
         self._confidence = camera.confidence or config.detector.confidence
         self._tracker = PersonTracker(camera.id, config.tracking, self._confidence, camera.fps, names)
         self._portraits: dict[str, _Portrait] = {}
+        self._zones = CameraZones(camera.zones)
         self.counts = AnalysisCounts()
 
-    def frame(self, frame: Frame, rows: Rows, label: str, seconds: float, detail: Frame | None = None) -> None:
-        """Takes the people that the detector found on a frame, and how long it took.
+    def frame(self, frame: Frame, rows: Rows, labels: Labels, seconds: float, detail: Frame | None = None) -> None:
+        """Takes what the detector found on a frame, the classes that are looked for, and how long it took.
 
         ``detail`` is a larger picture of the same moment; people are then cut out of that one.
         """
-        checked = check_boxes(rows, frame.width, frame.height, 0.0, label)
+        checked = check_boxes(rows, frame.width, frame.height, 0.0, labels)
         self._drops.add(Reason.BOX_INVALID, checked.invalid)
         changes = self._tracker.update(checked.detections, frame.time, frame.monotonic)
         self._apply(changes, frame, detail)
         people = sum(d.score >= self._confidence for d in checked.detections)
         mean = self.counts.detector_ms
-        self.counts = AnalysisCounts(
+        self.counts = replace(
+            self.counts,
             detections=self.counts.detections + people,
-            crops=self.counts.crops,
             in_view=self._tracker.in_view(frame.monotonic),
             detector_ms=seconds * 1000 if mean == 0 else mean + 0.1 * (seconds * 1000 - mean),
+            found=people > 0,
         )
         if self._previews.wants(self._camera):
             marks = (Mark(d.box, f"{d.label} {_number(t.name)}  {d.score:.2f}") for t, d in changes.seen)
             self._previews.put(Preview(frame, tuple(marks)))
+
+    def unseen(self, frame: Frame) -> None:
+        """Takes a frame that the detector did not look at, for who watches."""
+        if self._previews.wants(self._camera):
+            self._previews.put(Preview(frame, ()))
 
     def tick(self, now: float) -> None:
         """Monotonic time goes on, with frames or without."""
@@ -121,8 +131,6 @@ class CameraAnalysis:
         self._end(changes.ended)
         for track in changes.started:
             self._portraits[track.name] = _Portrait(BestShot(self._crops), frame.monotonic)
-            self._outbox.track(self._message(track, TrackPhase.START))
-            self._observe(ObservationKind.PERSON_SEEN, f"{track.label} {track.name} seen", track.name)
         for track, detection in changes.seen:
             self._see(track, detection, changes, frame, detail)
 
@@ -136,6 +144,13 @@ class CameraAnalysis:
         else:
             larger = replace(detection, box=seen_on(detail, frame, detection.box))
             portrait.shots.offer(detail, larger, [seen_on(detail, frame, box) for box in others])
+        self._zones.see(track.name, detection.box, frame.width, frame.height, track.label)
+        if not portrait.announced:
+            if not self._zones.admits(track.name, track.label):
+                return
+            portrait.announced = True
+            self._outbox.track(self._message(track, TrackPhase.START))
+            self._observe(ObservationKind.PERSON_SEEN, f"{track.label} {track.name} seen", track.name)
         shot = portrait.shots.best
         due = frame.monotonic - track.started >= self._crops.early_after_s
         if portrait.early_quality is None and shot is not None and due:
@@ -149,12 +164,16 @@ class CameraAnalysis:
     def _end(self, ended: tuple[tuple[Track, Reason], ...]) -> None:
         for track, reason in ended:
             portrait = self._portraits.pop(track.name)
+            if not portrait.announced:
+                self._zones.forget(track.name)
+                continue
             final = portrait.final_shot(self._crops.better_by)
             if final is not None:
                 # Before the end of the track: what the end promises is already there.
                 portrait.crop_id = self._send(track, final, CropKind.FINAL)
             end = self._message(track, TrackPhase.END, reason, final_crop=final is not None, crop_id=portrait.crop_id)
             self._outbox.track(end)
+            self._zones.forget(track.name)
             self._observe(
                 ObservationKind.PERSON_LEFT,
                 f"{track.label} {track.name} left after {track.last_seen - track.first_seen:.1f} s",
@@ -182,6 +201,7 @@ class CameraAnalysis:
             height=int(height),
             frame_width=shot.frame_width,
             frame_height=shot.frame_height,
+            zones=self._zones.at(shot.box, shot.frame_width, shot.frame_height, track.label),
         )
         self._outbox.crop(message, encode_jpeg(shot.picture, self._crops.jpeg_quality))
         self.counts = replace(self.counts, crops=self.counts.crops + 1)
@@ -211,6 +231,7 @@ class CameraAnalysis:
             reason=reason,
             final_crop=final_crop,
             crop_id=crop_id,
+            zones=self._zones.visited(track.name),
         )
 
     def _observe(self, kind: ObservationKind, text: str, track: str) -> None:

@@ -19,6 +19,7 @@ from ingest.decoder import DecoderDevices
 from ingest.frame import Frame, FrameSink, Image
 from ingest.frozen import FrozenPicture
 from ingest.idle import IdleGate
+from ingest.polygon import PrivacyMasks
 from ingest.source import DecodedPicture, FrameSource
 from ingest.stream import open_source
 from ingest.stream_errors import Failure, StreamError
@@ -99,6 +100,7 @@ class CameraReader:
         self._online_connection = 0
         self._frozen = FrozenPicture(config.frozen_after_s, config.frozen_keyframes)
         self._idle = idle or IdleGate(config.idle_after_s, clock.monotonic())
+        self._masks = PrivacyMasks(config.masks)
         self._title = title or config.id
         self._failures = ThrottledLogger(log)
         self._thread = threading.Thread(target=self._run, name=f"camera-{config.id}", daemon=True)
@@ -121,7 +123,7 @@ class CameraReader:
         self._stop.set()
 
     def keep_awake(self) -> None:
-        """Somebody is in view: every frame is wanted. May be called by any thread."""
+        """Something happens, or is looked at: every frame is wanted. May be called by any thread."""
         self._idle.keep_awake(self._clock.monotonic())
 
     def health(self) -> CameraHealth:
@@ -181,6 +183,7 @@ class CameraReader:
                     self._take(picture, source, arrivals, now)
                 elif source.keyframes_only:
                     arrivals.arrived(source.last_packet)
+                self._rest_or_not(source, now)
                 arrivals.check_deadlines(now)
                 if now - arrivals.opened >= HEALTHY_AFTER_S:
                     self._backoff.reset()
@@ -198,15 +201,20 @@ class CameraReader:
         if not due and not (picture.keyframe and source.live):
             return
         image = np.ascontiguousarray(picture.frame.to_ndarray(format="bgr24"), dtype=np.uint8)
+        self._masks.black_out(image)
         frozen = source.live and self._frozen.sees(image, picture.keyframe, now)
-        source.keyframes_only = source.live and self._idle.idles(image, now)
-        with self._lock:
-            self._health = replace(self._health, decoder=source.decoder, idle=source.keyframes_only)
         if frozen:
             self._drops.add(Reason.FROZEN)
             self._set_state(CameraState.FROZEN, Reason.FROZEN)
         elif due:
             self._hand_on(image, now)
+
+    def _rest_or_not(self, source: FrameSource, now: float) -> None:
+        source.keyframes_only = source.live and self._idle.idles(now)
+        health = self._health
+        if (health.decoder, health.idle) != (source.decoder, source.keyframes_only):
+            with self._lock:
+                self._health = replace(self._health, decoder=source.decoder, idle=source.keyframes_only)
 
     def _hand_on(self, image: Image, now: float) -> None:
         with self._lock:

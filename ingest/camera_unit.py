@@ -9,10 +9,12 @@ from ingest.analysis import CameraAnalysis
 from ingest.camera import CameraHealth, CameraReader
 from ingest.counts import DropLedger
 from ingest.decoder import DecoderDevices
-from ingest.detection import Rows
+from ingest.detection import Labels, Rows
+from ingest.detector import DetectorGroup, Detectors
 from ingest.detector_loop import DetectorLoop
 from ingest.frame import Frame, FrameSlot
 from ingest.main_stream import MainStream
+from ingest.motion import MotionGate
 from ingest.observation import Observation, ObservationKind, Observer
 from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher
@@ -27,10 +29,10 @@ from pipeline.redaction import redact, register_secret
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all cameras of a worker share. ``label`` is what the detector calls a person."""
+    """What all cameras of a worker share."""
 
     config: WatchwordConfig
-    label: str
+    detectors: Detectors
     names: TrackNames
     loop: DetectorLoop
     publisher: Publisher
@@ -48,6 +50,10 @@ class CameraUnit:
     """
 
     def __init__(self, config: CameraConfig, shared: Surroundings) -> None:
+        """Loads the camera's network if no other camera has yet.
+
+        Raises :class:`~ingest.detector.DetectorError`, :class:`~ingest.weights.WeightsUnavailable`.
+        """
         register_secret(config.password.get_secret_value() if config.password else None)
         self.config = config
         self._shared = shared
@@ -55,6 +61,9 @@ class CameraUnit:
         self._slot = FrameSlot(self._drops, shared.loop.wake)
         self._created = shared.clock.now()
         self._closed = False
+        self.group = DetectorGroup.of(config, shared.config.detector)
+        self._labels: Labels = {}
+        self._gate = MotionGate(config.motion, shared.config.tracking.lost_s)
         self._analysis = CameraAnalysis(
             config,
             shared.config,
@@ -68,6 +77,8 @@ class CameraUnit:
         self._reader: CameraReader | None = None
         self._main: MainStream | None = None
         if config.enabled:
+            network = shared.detectors.load(self.group)
+            self._labels = network.labels(config.classes or shared.config.detector.classes)
             looked_at = config
             if config.substream_url is not None:
                 looked_at = config.model_copy(update={"url": config.substream_url})
@@ -115,13 +126,26 @@ class CameraUnit:
         """Takes over settings that don't touch connection or detection."""
         self.config = config
 
+    def wants(self, frame: Frame) -> bool:
+        in_view = self._analysis.counts.in_view > 0
+        wanted = self._gate.wants(frame, in_view)
+        if not wanted:
+            self._drops.add(Reason.FRAME_STILL)
+            self._analysis.unseen(frame)
+        if self._reader is not None and (
+            in_view or self._gate.is_open(frame.monotonic) or self._shared.previews.watched(self.camera)
+        ):
+            self._reader.keep_awake()
+        return wanted
+
     def detected(self, frame: Frame, rows: Rows, seconds: float) -> None:
         detail = self._main.picture_of(frame) if self._main is not None else None
-        self._analysis.frame(frame, rows, self._shared.label, seconds, detail)
-        if self._analysis.counts.in_view:
-            for reader in (self._reader, self._main):
-                if reader is not None:
-                    reader.keep_awake()
+        self._analysis.frame(frame, rows, self._labels, seconds, detail)
+        counts = self._analysis.counts
+        if counts.in_view and self._main is not None:
+            self._main.keep_awake()
+        elif counts.found:
+            self._gate.hold(frame.monotonic)
 
     def detector_failed(self, frame: Frame) -> None:
         self._drops.add(Reason.DETECTOR)

@@ -12,13 +12,13 @@ from ingest.camera_unit import CameraUnit, Surroundings
 from ingest.commands import CommandListener
 from ingest.counts import DropLedger
 from ingest.decoder import DecoderDevices
-from ingest.detector import PersonDetector
+from ingest.detector import DetectorError, Detectors
 from ingest.detector_loop import DetectorLoop
 from ingest.observation import Observer, ignore
 from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher, PublisherHealth
 from ingest.track import TrackNames
-from ingest.weights import resolve_weights
+from ingest.weights import WeightsUnavailable
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import CameraConfig, WatchwordConfig
 from pipeline.messages import CameraStatus, CommandKind, CommandMessage
@@ -65,16 +65,15 @@ class IngestWorker:
         Raises :class:`~ingest.weights.WeightsUnavailable` or :class:`~ingest.detector.DetectorError` before anything
         has been started.
         """
-        weights = resolve_weights(self._config.detector.weights)
+        detectors = Detectors(self._config.detector)
+        detectors.find([camera for camera in self._config.cameras if camera.enabled])
         self._listener.listen_from_now()
-        log.info("detector: loading %s", weights)
-        detector = PersonDetector(weights, self._config.detector)
-        detector.warm_up()
+        detectors.load_all()
         self._shared = Surroundings(
             self._config,
-            detector.label,
+            detectors,
             TrackNames(self._clock.now()),
-            DetectorLoop(detector, self._clock),
+            DetectorLoop(detectors, self._clock),
             self._publisher,
             self._previews,
             self._drops,
@@ -144,8 +143,11 @@ class IngestWorker:
             unit = self._unit(camera.id)
             if unit is not None and _same_source(unit.config, camera):
                 unit.rename(camera)
-            else:
+                return
+            try:
                 self._put(camera)
+            except (DetectorError, WeightsUnavailable) as error:
+                log.error("commands: settings of camera %s refused: %s", camera.id, error)
 
     def _enable(self, camera: str, enabled: bool) -> None:
         with self._changing:
@@ -156,13 +158,17 @@ class IngestWorker:
                 self._put(unit.config.model_copy(update={"enabled": enabled}))
 
     def _put(self, camera: CameraConfig) -> None:
-        """Starts a camera, in place of what ran under its id. The caller holds ``_changing``."""
+        """Starts a camera, in place of what ran under its id. The caller holds ``_changing``.
+
+        Raises :class:`~ingest.detector.DetectorError` and :class:`~ingest.weights.WeightsUnavailable` before it changes
+        anything.
+        """
         if self._shared is None:
             raise RuntimeError("the worker has not been started")
+        unit = CameraUnit(camera, self._shared)
         before = self._unit(camera.id)
         if before is not None:
             before.stop(CAMERA_STOP_S)
-        unit = CameraUnit(camera, self._shared)
         with self._lock:
             self._units[camera.id] = unit
         unit.start()

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     # Frames, boxes
     FRAME_STALE = "frame_stale"
     FRAME_TAINTED = "frame_tainted"
+    FRAME_STILL = "frame_still"
     BOX_INVALID = "box_invalid"
     DETECTOR = "detector_error"
     # Tracks
@@ -75,6 +76,7 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.SHUTDOWN: "Shutting down.",
     Reason.FRAME_STALE: "The picture was too old to use.",
     Reason.FRAME_TAINTED: "The decoder reported damage; waiting for the next keyframe.",
+    Reason.FRAME_STILL: "Nothing moved; the detector did not have to look.",
     Reason.BOX_INVALID: "The detector gave a box without area or outside numbers.",
     Reason.DETECTOR: "The detector failed on this picture.",
     Reason.TRACK_LOST: "The person is no longer seen.",

@@ -8,10 +8,13 @@ from pipeline.config.base import Section
 from pipeline.config.camera import CameraConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
+from pipeline.config.motion import MotionConfig
 from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
 from pipeline.config.retention import RetentionConfig
 from pipeline.config.server import ApiKeyConfig, ServerConfig
+from pipeline.config.shapes import Polygon
+from pipeline.config.zones import ZoneConfig
 
 __all__ = [
     "ApiKeyConfig",
@@ -20,13 +23,16 @@ __all__ = [
     "DescriberConfig",
     "DetectorConfig",
     "EngineSection",
+    "MotionConfig",
     "PicturesConfig",
+    "Polygon",
     "RedisConfig",
     "RetentionConfig",
     "ServerConfig",
     "StoreConfig",
     "TrackingConfig",
     "WatchwordConfig",
+    "ZoneConfig",
 ]
 
 

@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from pydantic import Field, SecretStr, StringConstraints, field_validator
+from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
 from pipeline.config.base import Section
+from pipeline.config.detector import ClassNames, ImageSize, Quantize
+from pipeline.config.motion import MotionConfig
+from pipeline.config.shapes import Polygon
+from pipeline.config.zones import ZoneConfig
 
 Decode = Literal[
     "auto",
@@ -104,7 +108,8 @@ class CameraConfig(Section):
     idle_after_s: float = Field(
         0.0,
         title="Idle after",
-        description="Without motion for so long, only keyframes are decoded until something moves. 0: never.",
+        description="Without motion for so long, only keyframes are decoded until something moves. 0: never. "
+        "Needs motion.enabled.",
         ge=0,
         le=86_400,
     )
@@ -114,6 +119,29 @@ class CameraConfig(Section):
         description="Least detection score for this camera; default: the detector's.",
         gt=0,
         lt=1,
+    )
+    classes: ClassNames | None = Field(
+        None, title="Classes", description="What is looked for here; default: the detector's classes."
+    )
+    imgsz: ImageSize | None = Field(
+        None, title="Image size", description="Longer side of the detector's input here; default: the detector's."
+    )
+    quantize: Quantize | None = Field(
+        None, title="Precision", description="The detector's precision here; default: the detector's."
+    )
+    weights: str | None = Field(
+        None, title="Weights", description="Another network for this camera; default: the detector's.", min_length=1
+    )
+    motion: MotionConfig = Field(
+        MotionConfig(), title="Motion", description="Frames in which nothing moves are not given to the detector."
+    )
+    zones: tuple[ZoneConfig, ...] = Field(
+        (), title="Zones", description="Named areas; events tell in which of them somebody has been."
+    )
+    masks: tuple[Polygon, ...] = Field(
+        (),
+        title="Privacy masks",
+        description="Polygons of points [x, y], shares of the picture: black before a frame leaves the reader.",
     )
     prompt: str | None = Field(
         None,
@@ -137,6 +165,22 @@ class CameraConfig(Section):
                 f"scheme {scheme!r} is not supported; allowed are {', '.join(SCHEMES)}, webcam: and file paths"
             )
         return url
+
+    @model_validator(mode="after")
+    def _sound_zones(self) -> CameraConfig:
+        names = [zone.name for zone in self.zones]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"zones: the name {name!r} is used twice")
+        for zone in self.zones:
+            strange = [name for name in zone.classes if self.classes is not None and name not in self.classes]
+            if strange:
+                raise ValueError(
+                    f"zones: {zone.name!r} asks for {strange[0]!r}, the camera looks for {', '.join(self.classes or ())}"
+                )
+        if self.idle_after_s and not self.motion.enabled:
+            raise ValueError(f"idle_after_s is {self.idle_after_s:g} but motion.enabled is false: nothing would wake it")
+        return self
 
     @property
     def title(self) -> str:

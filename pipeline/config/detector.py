@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
 
 from pipeline.config.base import Section
+
+ClassName = Annotated[str, StringConstraints(min_length=1, max_length=64, strip_whitespace=True, to_lower=True)]
+ClassNames = Annotated[tuple[ClassName, ...], Field(min_length=1)]
+ImageSize = Annotated[int, Field(ge=160, le=1920)]
+Quantize = Literal[8, 16, 32]
 
 
 class DetectorConfig(Section):
@@ -16,7 +23,17 @@ class DetectorConfig(Section):
         description="A file, an OpenVINO/ONNX/TensorRT export, or the name of an official checkpoint to download.",
     )
     device: str = Field("auto", title="Device", description='"auto", "cpu", "cuda:0" or what ultralytics takes.')
-    imgsz: int = Field(640, title="Image size", description="Longer side of the detector's input.", ge=160, le=1920)
+    classes: ClassNames = Field(
+        ("person",), title="Classes", description="What is looked for: names that the weights know, such as COCO's."
+    )
+    imgsz: ImageSize = Field(
+        640, title="Image size", description="Longer side of the detector's input; exports may have one of their own."
+    )
+    quantize: Quantize | None = Field(
+        None,
+        title="Precision",
+        description="16: half precision on a GPU. 8: the weights must be an int8 export. 32 or unset: as the weights are.",
+    )
     confidence: float = Field(0.35, title="Confidence", description="Least score of a detection.", gt=0, lt=1)
     max_batch: int = Field(8, title="Largest batch", description="Frames of all cameras in one forward.", ge=1, le=64)
     threads: int = Field(

@@ -301,6 +301,7 @@ class EventStore:
         event.last_seen = max(event.last_seen, message.last_seen)
         event.touched = self._clock.now()
         event.announced_crop_id = message.crop_id or event.announced_crop_id
+        _add_zones(event, message.zones)
         if message.phase == TrackPhase.END:
             interrupted = message.reason in _INTERRUPTIONS
             event.state = (EventState.INTERRUPTED if interrupted else EventState.ENDED).value
@@ -320,6 +321,7 @@ class EventStore:
             event.first_seen = min(event.first_seen, message.time)
             event.last_seen = max(event.last_seen, message.time)
             event.touched = self._clock.now()
+            _add_zones(event, message.zones)
             session.add(crop_row_of(message, event.id, picture, self._clock.now()))
         elif crop.sha256 is None and picture is not None:
             crop.sha256, crop.bytes = picture.sha256, picture.size
@@ -380,6 +382,14 @@ def _records(session: Session, rows: list[EventRow]) -> tuple[EventRecord, ...]:
     best = [row.best_crop_id for row in rows if row.best_crop_id is not None]
     crops = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.crop_id.in_(best)))}
     return tuple(record_of(row, crops.get(row.best_crop_id or "")) for row in rows)
+
+
+def _add_zones(event: EventRow, zones: tuple[str, ...]) -> None:
+    """Zones only ever become more; news may come twice and in any order."""
+    known = event.zones or []
+    new = [zone for zone in dict.fromkeys(zones) if zone not in known]
+    if new:
+        event.zones = [*known, *new]  # assigned, not appended to: changes within a JSON column go unnoticed
 
 
 def _locked(session: Session, event_id: str) -> EventRow:

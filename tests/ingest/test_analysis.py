@@ -42,13 +42,13 @@ class Outbox:
 
 
 class Scene:
-    def __init__(self, **sections) -> None:
+    def __init__(self, zones=(), **sections) -> None:
         self.clock = FakeClock()
         self.outbox = Outbox()
         self.drops = DropCounts()
         self.observed = []
         self.number = 0
-        camera = CameraConfig(id="front", url="rtsp://127.0.0.1/x", fps=5)
+        camera = CameraConfig(id="front", url="rtsp://127.0.0.1/x", fps=5, zones=zones)
         self.previews = PreviewBoard(self.clock)
         self.analysis = CameraAnalysis(
             camera,
@@ -64,9 +64,9 @@ class Scene:
     def show(self, image: np.ndarray, *boxes, score: float = 0.9) -> None:
         self.clock.advance(0.2)
         self.number += 1
-        rows = np.array([(*box, score) for box in boxes], dtype=np.float32).reshape(-1, 5)
+        rows = np.array([(*box, score, 0) for box in boxes], dtype=np.float32).reshape(-1, 6)
         frame = Frame("front", self.number, image, self.clock.now(), self.clock.monotonic(), 1)
-        self.analysis.frame(frame, rows, "person", 0.03)
+        self.analysis.frame(frame, rows, {0: "person"}, 0.03)
 
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -237,3 +237,51 @@ def test_a_published_crop_is_announced_at_once_and_to_the_end(sharp):
     assert update.crop_id == crop.crop_id
     assert scene.outbox.tracks[-1].phase is TrackPhase.END
     assert scene.outbox.tracks[-1].crop_id == scene.outbox.crops[-1].crop_id
+
+
+# -- Zones -----------------------------------------------------------------------------------------------------------
+
+LEFT_HALF = {"name": "left", "points": [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]}
+RIGHT_HALF = {"name": "right", "points": [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}
+RIGHT_BOX = (600.0, 404.0, 720.0, 861.0)
+
+
+def test_tracks_tell_where_somebody_has_been_and_crops_where_they_were_on_that_frame(sharp):
+    scene = Scene(zones=[LEFT_HALF, RIGHT_HALF])
+    for _ in range(12):
+        scene.show(sharp, BOX)
+    scene.wait(5)
+
+    assert scene.outbox.tracks[0].zones == (), "not for long enough yet"
+    assert scene.outbox.tracks[-1].zones == ("left",)
+    assert [crop.zones for crop in scene.outbox.crops] == [("left",)]
+
+
+def test_who_never_enters_a_required_zone_makes_no_event(sharp):
+    scene = Scene(zones=[{**LEFT_HALF, "required": True}])
+    for _ in range(20):
+        scene.show(sharp, RIGHT_BOX)
+    assert scene.analysis.counts.in_view == 1
+    scene.wait(5)
+
+    assert scene.outbox.sent == []
+    assert scene.observed == []
+    assert scene.analysis.counts.in_view == 0
+
+
+def test_who_enters_a_required_zone_makes_an_event_that_begins_with_the_first_sight(sharp):
+    scene = Scene(zones=[{**LEFT_HALF, "required": True}])
+    first = scene.clock.now() + 0.2
+    # Near enough to each other that it is one person who moves.
+    for step in range(30):
+        x = 540 - 16 * step if step < 25 else 140
+        scene.show(sharp, (x, 404, x + 120, 861))
+    scene.wait(5)
+
+    start, *rest = scene.outbox.sent
+    assert start.phase is TrackPhase.START
+    assert start.first_seen == pytest.approx(first)
+    assert start.last_seen > first + 1.5
+    assert start.zones == ("left",)
+    assert isinstance(rest[0], CropMessage)
+    assert [m.phase for m in scene.outbox.tracks if m.phase is TrackPhase.END] == [TrackPhase.END]
