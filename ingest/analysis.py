@@ -35,7 +35,7 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnalysisCounts:
-    """Since the camera's analysis began; ``detector_ms`` is a running mean, ``found``: somebody was on the last frame."""
+    """Since the camera's analysis began. ``detector_ms``: a running mean; ``found``: somebody was on the last frame."""
 
     detections: int = 0
     crops: int = 0

@@ -39,9 +39,7 @@ class CameraZones:
     def at(self, box: Box, width: int, height: int, label: str) -> tuple[str, ...]:
         """Names of the zones that somebody stands in on one frame of that size, in the configuration's order."""
         x, y = foot_point(box, width, height)
-        return tuple(
-            zone.name for zone in self._zones if _takes(zone, label) and contains(zone.points, x, y)
-        )
+        return tuple(zone.name for zone in self._zones if _takes(zone, label) and contains(zone.points, x, y))
 
     def see(self, track: str, box: Box, width: int, height: int, label: str) -> None:
         """Takes where a track is on the next frame."""

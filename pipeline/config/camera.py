@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
 from pipeline.config.base import Section
-from pipeline.config.detector import ClassNames, ImageSize, Quantize
+from pipeline.config.detector import ClassNames, Quantize
 from pipeline.config.motion import MotionConfig
 from pipeline.config.shapes import Polygon
 from pipeline.config.zones import ZoneConfig
@@ -123,8 +123,12 @@ class CameraConfig(Section):
     classes: ClassNames | None = Field(
         None, title="Classes", description="What is looked for here; default: the detector's classes."
     )
-    imgsz: ImageSize | None = Field(
-        None, title="Image size", description="Longer side of the detector's input here; default: the detector's."
+    imgsz: int | None = Field(
+        None,
+        title="Image size",
+        description="Longer side of the detector's input here; default: the detector's.",
+        ge=160,
+        le=1920,
     )
     quantize: Quantize | None = Field(
         None, title="Precision", description="The detector's precision here; default: the detector's."
@@ -175,11 +179,12 @@ class CameraConfig(Section):
         for zone in self.zones:
             strange = [name for name in zone.classes if self.classes is not None and name not in self.classes]
             if strange:
-                raise ValueError(
-                    f"zones: {zone.name!r} asks for {strange[0]!r}, the camera looks for {', '.join(self.classes or ())}"
-                )
+                known = ", ".join(self.classes or ())
+                raise ValueError(f"zones: {zone.name!r} asks for {strange[0]!r}, the camera looks for {known}")
         if self.idle_after_s and not self.motion.enabled:
-            raise ValueError(f"idle_after_s is {self.idle_after_s:g} but motion.enabled is false: nothing would wake it")
+            raise ValueError(
+                f"idle_after_s is {self.idle_after_s:g} but motion.enabled is false: nothing would wake it"
+            )
         return self
 
     @property

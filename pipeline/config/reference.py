@@ -97,6 +97,8 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(value, Enum):
         value = value.value
+    if isinstance(value, tuple):
+        value = ", ".join(map(str, value))
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"`{text}`" if len(text) <= 60 else "see the code"
 

@@ -93,10 +93,12 @@ class CollectingSlot(FrameSlot):
 
     def __init__(self, drops) -> None:
         self.frames: list[Frame] = []
+        self.on_frame: Callable[[Frame], object] = lambda frame: None
         super().__init__(drops, lambda: None)
 
     def put(self, frame: Frame) -> None:
         self.frames.append(frame)
+        self.on_frame(frame)
 
 
 def person(x1: float, y1: float, x2: float, y2: float, score: float = 0.9) -> Detection:

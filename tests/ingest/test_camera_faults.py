@@ -14,6 +14,9 @@ import pytest
 
 from ingest.backoff import Backoff
 from ingest.demo_camera import Access, Credentials, DemoCamera, Faults
+from ingest.frame import Frame
+from ingest.motion import MotionGate
+from pipeline.config import MotionConfig
 from pipeline.messages import CameraState
 from pipeline.reasons import Reason
 from tests.ingest.conftest import FPS
@@ -324,8 +327,17 @@ def test_a_camera_with_less_than_a_frame_a_second_is_online(demo):
 
 
 def test_an_idle_camera_decodes_keyframes_only_until_something_moves(demo):
+    """Given a motion gate that looks at what is handed on, as the detector's thread does."""
     camera = demo(gop=10)
+    gate = MotionGate(MotionConfig(hold_s=0.3, look_every_s=0), lost_s=1)
     with Watch(camera.url, fps=60, idle_after_s=0.4, frozen_after_s=0, **{**PATIENT, "stall_timeout_s": 5}) as watch:
+
+        def look(frame: Frame) -> None:
+            gate.wants(frame, in_view=False)
+            if gate.is_open(frame.monotonic):
+                watch.reader.keep_awake()
+
+        watch.slot.on_frame = look
         watch.wait_for_frames(3)
         assert not watch.reader.health().idle, "the picture moves"
         camera.faults.frozen = True
@@ -343,6 +355,35 @@ def test_an_idle_camera_decodes_keyframes_only_until_something_moves(demo):
         assert numbers[-1] - numbers[0] < 5 * len(numbers), "not keyframes alone, which are ten apart"
         assert watch.drops.totals().get("frame_tainted", 0) == 0
         assert watch.reader.health().reconnects == 0
+
+
+def test_a_rest_that_ends_between_two_keyframes_ends_with_whole_pictures_at_once(demo):
+    """Given keyframes ten seconds apart, then waking takes a moment, and no picture is built on a missing one."""
+    camera = demo(gop=10 * FPS)
+    with Watch(camera.url, fps=60, idle_after_s=0.3, frozen_after_s=0, **PATIENT) as watch:
+        watch.wait_for_frames(2)
+        wait_for(lambda: watch.reader.health().idle, 30, "rest, although the picture moves")
+        rested = camera.index
+        wait_for(lambda: camera.index > rested + 10, 30, "pictures that are not decoded")
+        handed_on = len(watch.slot.frames)
+        watch.slot.on_frame = lambda frame: watch.reader.keep_awake()
+        watch.reader.keep_awake()
+        watch.wait_for_frames(5)
+        woken = watch.slot.frames[handed_on:]
+        sent = {picture.index: picture.keyframe for picture in camera.counts.sent}
+        numbers = [number_of(frame.image) for frame in woken]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "every one, and each is readable"
+        assert not any(sent[number] for number in numbers[:5]), "no keyframe was waited for"
+        assert watch.drops.totals().get("frame_tainted", 0) == 0
+
+
+def test_a_stream_without_keyframes_is_not_rested_on_for_ever(demo, monkeypatch):
+    monkeypatch.setattr("ingest.decoder.LONGEST_GROUP", 20)
+    camera = demo(gop=10_000)
+    with Watch(camera.url, fps=60, idle_after_s=0.2, frozen_after_s=0, **PATIENT) as watch:
+        watch.wait_for_frames(1)
+        wait_for(lambda: watch.reader.health().idle, 30, "rest")
+        watch.wait_for_frames(10)
 
 
 def test_somebody_in_view_keeps_a_camera_awake(demo):

@@ -13,7 +13,6 @@ from ingest.detector import DetectorError, DetectorGroup, Detectors, YoloNetwork
 from ingest.weights import WeightsUnavailable, find_weights, resolve_weights
 from pipeline.config import CameraConfig, DetectorConfig
 
-
 PERSON = {0: "person"}
 
 
@@ -93,12 +92,12 @@ def test_a_class_that_the_network_does_not_know_is_refused_with_the_nearest(pt_d
 
     with pytest.raises(DetectorError, match="no class 'person'; its classes: cat, dog"):
         YoloNetwork(tmp_path / "cats.pt", DetectorConfig()).labels(["person"])
-    with pytest.raises(DetectorError, match="no class 'persons'.*did you mean 'person'"):
+    with pytest.raises(DetectorError, match=r"no class 'persons'.*did you mean 'person'"):
         pt_detector.labels(["persons"])
 
 
 def test_int8_is_refused_for_weights_that_are_not(pt_weights, openvino_weights):
-    with pytest.raises(DetectorError, match="quantize is 8, but yolo26n_dequantised.pt is a checkpoint"):
+    with pytest.raises(DetectorError, match=r"quantize is 8, but yolo26n_dequantised\.pt is a checkpoint"):
         YoloNetwork(pt_weights, DetectorConfig(device="cpu"), 8)
     network = YoloNetwork(openvino_weights, DetectorConfig(device="cpu"), 8)
     network.warm_up(640)

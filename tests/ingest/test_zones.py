@@ -43,7 +43,8 @@ def test_the_feet_decide_not_the_head():
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "inside"), [(0.5, 0.2, True), (0.5, 0.6, False), (0.15, 0.6, True), (0.85, 0.6, True), (0.5, 0.95, False)]
+    ("x", "y", "inside"),
+    [(0.5, 0.2, True), (0.5, 0.6, False), (0.15, 0.6, True), (0.85, 0.6, True), (0.5, 0.95, False)],
 )
 def test_a_polygon_may_have_bays(x, y, inside):
     assert contains(BAY, x, y) is inside
