@@ -50,6 +50,7 @@ class Decoder:
         self._context = context
         self._aside: list[Packet[AvVideoStream]] = []
         self._passed_over = 0
+        self._has_keyframes = True
         self.keyframes_only = False
         self.name = name
 
@@ -63,21 +64,27 @@ class Decoder:
         if packet.is_keyframe or packet.size == 0:
             self._aside.clear()
             self._passed_over = 0
-        elif self.keyframes_only and self._passed_over < LONGEST_GROUP:
-            self._passed_over += 1
+        elif self._passes_over():
             if self._passed_over <= self._most_aside:
                 self._aside.append(packet)
             return []
         elif self._passed_over:
-            if self._passed_over > self._most_aside and self._passed_over < LONGEST_GROUP:
-                self._passed_over += 1
-                return []
             self._catch_up()
         frames = self._context.decode(packet)
         if self.name != CPU and frames and frames[0].format.name not in _DEVICE_FORMATS:
             log.warning("decoder: %s can't decode this stream; it is decoded on the CPU", self.name)
             self.name = CPU
         return frames
+
+    def _passes_over(self) -> bool:
+        """Whether the next packet is not decoded now: for rest, or because what it builds on was not decoded."""
+        if not self._has_keyframes:
+            return False
+        if not self.keyframes_only and self._passed_over <= self._most_aside:
+            return False
+        self._passed_over += 1
+        self._has_keyframes = self._passed_over < LONGEST_GROUP
+        return self._has_keyframes
 
     @property
     def _most_aside(self) -> int:

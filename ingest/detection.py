@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,8 +51,8 @@ def check_boxes(rows: Rows, width: int, height: int, least_score: float, labels:
     for x1, y1, x2, y2, score, number in ordered.astype(float).tolist():
         box = (max(0.0, x1), max(0.0, y1), min(float(width), x2), min(float(height), y2))
         label = labels[int(number)]
-        # Comparisons with NaN are false; a box with an infinite side says nothing about where somebody is.
-        sound = np.isfinite((x1, y1, x2, y2, score)).all() and box[2] - box[0] >= 1 and box[3] - box[1] >= 1
+        # A box with an infinite side says nothing about where somebody is.
+        sound = all(map(math.isfinite, (x1, y1, x2, y2, score))) and box[2] - box[0] >= 1 and box[3] - box[1] >= 1
         if not sound or score > 1:
             invalid += 1
         elif all(label != other.label or iou(box, other.box) <= DUPLICATE_IOU for other in found):

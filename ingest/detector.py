@@ -63,6 +63,9 @@ class YoloNetwork:
         prepare_ultralytics()
         from ultralytics import YOLO
 
+        from ingest.predictor import QuickPredictor
+
+        self._predictor = QuickPredictor
         self._config = config
         self._quantize = quantize
         self._warm: set[tuple[int, int, int]] = set()
@@ -143,6 +146,7 @@ class YoloNetwork:
             device=self._device,
             verbose=False,
             save=False,
+            predictor=self._predictor,
             **half,
         )
         return [np.asarray(result.boxes.data.cpu().numpy()[:, :6], dtype=np.float32) for result in results]

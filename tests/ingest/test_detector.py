@@ -110,6 +110,19 @@ def test_half_precision_on_a_cpu_says_that_it_makes_nothing_faster(pt_weights, c
     assert "quantize is 16" in caplog.text
 
 
+@pytest.mark.parametrize("size", ["s", "x"])
+def test_larger_networks_load_alike(tmp_path, size):
+    """Given random weights of YOLO26's other sizes, as files."""
+    from ultralytics import YOLO
+
+    YOLO(f"yolo26{size}.yaml", task="detect", verbose=False).save(tmp_path / f"yolo26{size}.pt")
+    network = YoloNetwork(tmp_path / f"yolo26{size}.pt", DetectorConfig(device="cpu"))
+
+    (rows,) = network.detect([np.zeros((120, 160, 3), dtype=np.uint8)], 160)
+    assert rows.shape[1] == 6
+    assert network.labels(["person"]) == PERSON
+
+
 def test_every_shape_is_warm_before_its_first_frame(pt_weights):
     """Given a checkpoint, whose input follows the frame's proportions, each is fed grey before it is fed a frame."""
     network = YoloNetwork(pt_weights, DetectorConfig(device="cpu"))

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from ingest.demo_camera import DemoCamera, PhotoClip
+from ingest.detector import Detectors
 from ingest.observation import Observation, ObservationKind
 from ingest.weights import WeightsUnavailable
 from ingest.worker import IngestWorker
@@ -191,3 +192,59 @@ def test_missing_weights_stop_the_start_before_anything_runs(redis_url, tmp_path
     site.worker.stop()
 
     assert threading.active_count() == before
+
+
+class Visit(PhotoClip):
+    """A still scene; somebody stands in it while ``somebody`` is set."""
+
+    somebody = False
+
+    def picture(self, seconds: float) -> np.ndarray:
+        return super().picture(7.0 if self.somebody else 0.2)
+
+
+def test_a_still_scene_is_not_looked_at_until_somebody_comes(redis_url, openvino_weights, monkeypatch):
+    """Given a camera with a motion gate and a privacy mask; what the detector is given is counted."""
+    looked_at: list[np.ndarray] = []
+    detect = Detectors.detect
+
+    def counted(self, group, images):
+        looked_at.extend(images)
+        return detect(self, group, images)
+
+    monkeypatch.setattr(Detectors, "detect", counted)
+    clip = Visit()
+    camera = DemoCamera(clip, fps=10, gop=5)
+    camera.start()
+    settings = CameraConfig(
+        id="demo",
+        url=camera.url,
+        fps=10,
+        frozen_after_s=0,
+        motion={"hold_s": 0.4, "look_every_s": 0},
+        masks=[[[0, 0], [0.1, 0], [0.1, 1], [0, 1]]],
+    )
+    site = Site(redis_url, openvino_weights, settings)
+    site.worker.start()
+    try:
+        wait_for(lambda: site.status("demo"), 30, "a status")
+        still = wait_for(lambda: site.status("demo").drops.get("frame_still"), 30, "frames that are left out")
+        before = len(looked_at)
+        wait_for(lambda: site.status("demo").drops["frame_still"] > still + 30, 60, "thirty frames more")
+        assert len(looked_at) == before
+        assert site.tracks(TrackPhase.START) == []
+
+        site.command(CommandKind.WATCH, "demo")
+        preview = wait_for(lambda: site.client.get(keys.preview("demo")), 30, "a preview of what nobody looks at")
+        assert len(looked_at) == before
+        shown = cv2.imdecode(np.frombuffer(preview, np.uint8), cv2.IMREAD_COLOR)
+        assert shown[:, :56].max() < 20, "masked"
+        assert shown[:, 80:].max() > 100
+
+        clip.somebody = True
+        wait_for(lambda: site.tracks(TrackPhase.START), 60, "somebody")
+        assert len(looked_at) > before
+    finally:
+        site.worker.stop()
+        camera.stop()
+    assert not any(image[:, :63].any() for image in looked_at)
