@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from pipeline.config.base import Section
@@ -25,8 +27,14 @@ class DetectorConfig(Section):
 
 
 class TrackingConfig(Section):
-    """One ByteTrack per camera."""
+    """One tracker per camera."""
 
+    tracker: Literal["bytetrack", "botsort"] = Field(
+        "bytetrack",
+        title="Tracker",
+        description="bytetrack, or botsort, which makes up for a camera that moves (it looks at each picture; measured "
+        "on 2 cores: see docs/cameras.md).",
+    )
     confirm_hits: int = Field(
         3, title="Hits to confirm", description="Detections before a track is an event.", ge=1, le=100
     )
@@ -40,8 +48,30 @@ class TrackingConfig(Section):
         ge=0,
         le=120,
     )
+    stationary_after_s: float = Field(
+        30.0,
+        title="Stationary after",
+        description="Who has not moved for so many seconds is not described again until they do.",
+        gt=0,
+        le=86_400,
+    )
+    stationary_max_s: float = Field(
+        1800.0,
+        title="Stationary at most",
+        description="What does not move for so many seconds is no event any more, though still detected: a false "
+        "detection would be in view for ever. When it moves, a new event begins.",
+        gt=1,
+        le=604_800,
+    )
+    checkpoint_s: float = Field(
+        600.0,
+        title="Checkpoint",
+        description="Of somebody who stays, a picture may be sent anew each so many seconds; the event goes on.",
+        gt=1,
+        le=86_400,
+    )
     max_duration_s: float = Field(
-        600.0, title="Longest duration", description="After so long a new event continues the track.", gt=1, le=86400
+        43_200.0, title="Longest duration", description="After so long a new event continues the track.", gt=1, le=604_800
     )
 
 
