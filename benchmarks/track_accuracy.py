@@ -45,7 +45,6 @@ START = 1_700_000_000.0
 RATES = (5.0, 10.0)
 HELD_OUT = (
     "one-by-one-person-detection.mp4",
-    "store-aisle-detection_preview.mp4",
     "face-demographics-walking-and-pause_preview.mp4",
     "face-demographics-walking_preview.mp4",
     "people-detection_preview.mp4",

@@ -31,7 +31,12 @@ MORE_ALIKE = 0.15
 them, and ``ALIKE``."""
 
 GONE_S = 0.5
-"""Who was out of sight for so long and looks like a stranger is one."""
+"""Who was out of sight for so long and looks like a stranger is one; clothes alone may look different for a moment, with
+somebody's arm before them."""
+
+JUMP_IOU = 0.3
+JUMP_LIKE = 0.75
+"""Whose box overlaps the last one by less, and who looks less like it, has taken the place of who was there."""
 
 LOOK_S = 3.0
 """Time constant of what is remembered of somebody's clothes, after a plain mean over the first ones."""
@@ -162,9 +167,11 @@ class PersonTracker:
         started: list[Track] = []
         ended: list[tuple[Track, Reason]] = []
         seen: list[tuple[Track, Detection]] = []
-        for inner_id, detection in association.update(detections, image):
+        pairs = association.update(detections, image)
+        here = {inner_id for inner_id, _ in pairs}
+        for inner_id, detection in pairs:
             look = look_of(image, detection.box) if image is not None else None
-            followed = self._owner(inner_id, detection, look, now)
+            followed = self._owner(inner_id, detection, look, now, here)
             crowded = any(d is not detection and iou(d.box, detection.box) > CROWDED_IOU for d in detections)
             learned = None if crowded else look
             if followed is None:
@@ -233,16 +240,20 @@ class PersonTracker:
             case _Phase.RESTING:
                 return REST_FORGOTTEN_S
 
-    def _owner(self, inner_id: int, detection: Detection, look: Look | None, now: float) -> _Followed | None:
-        """Whose detection it is; None for somebody new."""
+    def _owner(
+        self, inner_id: int, detection: Detection, look: Look | None, now: float, here: set[int]
+    ) -> _Followed | None:
+        """Whose detection it is; None for somebody new. ``here`` are the inner ids that are on the frame."""
         known = next((f for f in self._followed if f.inner_id == inner_id), None)
         if known is None:
-            return self._rejoined(detection, look, now, STRANGER)
+            return self._rejoined(detection, look, now, here, STRANGER)
         like = likeness(known.look, look)
         if like is None or like >= 1 - MORE_ALIKE:
             return known
-        other = self._rejoined(detection, look, now, max(ALIKE, like + MORE_ALIKE), but=known)
-        if other is None and (like >= STRANGER or now - known.seen_at <= GONE_S):
+        other = self._rejoined(detection, look, now, here, max(ALIKE, like + MORE_ALIKE))
+        jumped = iou(detection.box, known.track.box) < JUMP_IOU and like < JUMP_LIKE
+        returned = now - known.seen_at > GONE_S and like < STRANGER
+        if other is None and not jumped and not returned:
             return known
         known.inner_id = -1
         return other
@@ -260,14 +271,14 @@ class PersonTracker:
         return _Followed(track, inner_id, now, _Phase.NEW, detection.box, detection.box, look)
 
     def _rejoined(
-        self, detection: Detection, look: Look | None, now: float, least_like: float, but: _Followed | None = None
+        self, detection: Detection, look: Look | None, now: float, here: set[int], least_like: float
     ) -> _Followed | None:
-        """The track, not seen on this frame yet, that the detection continues: the one that overlaps it most, of those
+        """The track, not on this frame, that the detection continues: the one that overlaps it most, of those
         that look like it (as far as that is known)."""
         best, most = None, REJOIN_IOU
         for followed in self._followed:
             resting = followed.phase is _Phase.RESTING
-            if followed is but or followed.seen_at >= now:
+            if followed.inner_id in here or followed.seen_at >= now:
                 continue
             if not resting and now - followed.seen_at > self._config.rejoin_s:
                 continue
