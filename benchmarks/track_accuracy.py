@@ -59,8 +59,10 @@ PURE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One person from coming into view to leaving it; ``at``: frame number -> about the body's middle. ``person`` is the
-    same for two passes of somebody who comes back."""
+    """One person from coming into view to leaving it.
+
+    ``person`` is the same for two passes of somebody who comes back; ``at``: frame number -> about the body's middle.
+    """
 
     who: str
     person: str
@@ -136,18 +138,18 @@ class Album:
     def track(self, message: TrackMessage) -> None:
         self.tracks.append(message)
 
-    def crop(self, message: CropMessage, jpeg: bytes) -> None:
+    def crop(self, message: CropMessage, jpeg: bytes, extras: tuple[bytes, ...] = ()) -> None:
         self.crops.append((message, jpeg))
 
 
 def hand_count(path: Path) -> HandCount:
     """Reads one file of hand counts."""
     raw = json.loads(path.read_text())
-    passes = tuple(
-        Pass(p["who"], p.get("person", p["who"]), p["enters_s"], p["leaves_s"], {int(n): (x, y) for n, (x, y) in p["at"].items()})
-        for p in raw["passes"]
-    )
-    return HandCount(raw["video"], raw["fps"], raw["frames"], passes)
+    passes = []
+    for one in raw["passes"]:
+        at = {int(number): (x, y) for number, (x, y) in one["at"].items()}
+        passes.append(Pass(one["who"], one.get("person", one["who"]), one["enters_s"], one["leaves_s"], at))
+    return HandCount(raw["video"], raw["fps"], raw["frames"], tuple(passes))
 
 
 def pictures(video: Path, fps: float, wanted_fps: float) -> Iterator[tuple[int, float, Image]]:

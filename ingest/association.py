@@ -18,8 +18,8 @@ from pipeline.messages import Box
 BUFFER = 0.3
 """Boxes are matched larger by so much of their sides in each direction. At 5 frames a second somebody who walks fast is
 further on by half of their box's width from one frame to the next; ByteTrack asks a new track for an overlap of 0.3 and
-would never show them. (Buffered IoU: Yang et al., "Hard to Track Objects with Irregular Motions and Similar Appearances?
-Make It Easier by Buffering the Matching Space", WACV 2023.)"""
+would never show them. (Buffered IoU: Yang et al., "Hard to Track Objects with Irregular Motions and Similar
+Appearances? Make It Easier by Buffering the Matching Space", WACV 2023.)"""
 
 
 def buffered(box: Box) -> Box:

@@ -31,8 +31,8 @@ MORE_ALIKE = 0.15
 them, and ``ALIKE``."""
 
 GONE_S = 0.5
-"""Who was out of sight for so long and looks like a stranger is one; clothes alone may look different for a moment, with
-somebody's arm before them."""
+"""Who was out of sight for so long and looks like a stranger is one; clothes alone may look different for a moment,
+with somebody's arm before them."""
 
 JUMP_IOU = 0.3
 JUMP_LIKE = 0.75

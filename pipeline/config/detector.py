@@ -71,7 +71,11 @@ class TrackingConfig(Section):
         le=86_400,
     )
     max_duration_s: float = Field(
-        43_200.0, title="Longest duration", description="After so long a new event continues the track.", gt=1, le=604_800
+        43_200.0,
+        title="Longest duration",
+        description="After so long a new event continues the track.",
+        gt=1,
+        le=604_800,
     )
 
 
@@ -84,9 +88,32 @@ class CropConfig(Section):
     better_by: float = Field(
         0.15,
         title="Better by",
-        description="A later shot replaces an early one only if its quality is so much higher.",
+        description="A later shot replaces the one that was sent only if its quality is so much higher.",
         ge=0,
         le=1,
+    )
+    refreshes: int = Field(
+        1,
+        title="Refreshes",
+        description="So often a clearly better picture is sent while somebody is in view, counted anew at each checkpoint "
+        "(which is one of them).",
+        ge=0,
+        le=100,
+    )
+    refresh_after_s: float = Field(
+        10.0, title="Refresh after", description="Seconds between two pictures of one person in view.", ge=0
+    )
+    first_and_last: bool = Field(
+        True,
+        title="First and last picture",
+        description="Sent beside the final one where they show something else, for models that take several.",
+    )
+    same_bits: int = Field(
+        8,
+        title="Same picture",
+        description="Pictures whose perceptual hashes (64 bits) differ in no more bits count as the same.",
+        ge=0,
+        le=32,
     )
     padding: float = Field(
         0.15, title="Padding", description="Context around the box, as a share of its sides.", ge=0, le=1
