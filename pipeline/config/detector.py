@@ -95,8 +95,8 @@ class CropConfig(Section):
     refreshes: int = Field(
         1,
         title="Refreshes",
-        description="So often a clearly better picture is sent while somebody is in view, counted anew at each checkpoint "
-        "(which is one of them).",
+        description="So often a clearly better picture is sent while somebody is in view, counted anew at each "
+        "checkpoint (which is one of them).",
         ge=0,
         le=100,
     )

@@ -41,9 +41,8 @@ def publish_arguments(
 ) -> tuple[list[str], list[Any]]:
     """KEYS and ARGV of ``publish.lua``. Raises ValueError when the message doesn't name as many extras."""
     if len(message.extra_keys) != len(extras):
-        raise ValueError(
-            f"crop {message.crop_id} names {len(message.extra_keys)} further pictures, given: {len(extras)}"
-        )
+        named = len(message.extra_keys)
+        raise ValueError(f"crop {message.crop_id} names {named} further pictures, given are {len(extras)}")
     camera = message.camera
     fields = [item for pair in message.to_fields().items() for item in pair]
     return (
