@@ -233,11 +233,11 @@ def test_aborting_a_request_in_the_middle_of_its_picture_ends_the_task(harness):
     with torch.inference_mode():
         core.step()
         harness.add(core, camera)
-        while not core.encodings:
+        while not core.encoder.encodings:
             core.step()
         core.abort("camera")
         core.step()
-        assert not core.encodings
+        assert not core.encoder.encodings
         assert core.encoder_cache.free == core.encoder_cache.capacity
         again = harness.greedy(user(picture(6, 300, 300), "Who?"), 4, "again")
         harness.run(core, again)
