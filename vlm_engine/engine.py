@@ -149,7 +149,7 @@ class VLMEngine:
         encoder_cache = EncoderCache(config.encoder_cache_memory)
         largest = None
         if self._pool is not None and checkpoint.device.type == "cuda":
-            largest = self._pool.process_largest(self._check_images(self._pool).loosest(config))
+            largest = self._pool.process_largest(self._check_images(self._pool, checkpoint).loosest(config))
         blocks = count_blocks(checkpoint, config, encoder_cache, largest)
         runner = ModelRunner(checkpoint, config, encoder_cache, blocks)
         lane = make_lane(checkpoint.device, config.encoder_side_stream)
@@ -168,7 +168,7 @@ class VLMEngine:
         self._grammars = GrammarCompiler(checkpoint.tokenizer, vocabulary, checkpoint.end_token_ids)
         if self._pool is not None:
             self._on_progress("starting picture preprocessing")
-            self._check_images(self._pool)
+            self._check_images(self._pool, checkpoint)
         self._on_progress("measuring step times")
         calibration = load_or_measure(checkpoint, config, runner, lane, self._calibration_pictures)
         self._core.step_time, self._core.encoder.encodings.cost = calibration.step_time, calibration.encoder
@@ -177,10 +177,11 @@ class VLMEngine:
         gc.collect()
         gc.freeze()
 
-    def _check_images(self, pool: ImageProcessorPool) -> SizeLimits:
+    def _check_images(self, pool: ImageProcessorPool, checkpoint: Checkpoint) -> SizeLimits:
         """Waits for the first worker, whose processor knows what can be done. Raises :class:`ConfigError`."""
         self._image_limits = pool.size_limits()
         self._image_limits.check(self.config)
+        checkpoint.encoder.pixel_scale = pool.pixel_scale()
         return self._image_limits
 
     def _calibration_pictures(self) -> Sequence[Mapping[str, torch.Tensor]]:
