@@ -257,7 +257,8 @@ class OpenAIBackend:
                     raise
                 refusal = refusal or error
                 continue
-            self._learn(request, schema, pictures)
+            if refusal is not None:
+                self._learn(request, schema, pictures, refusal)
             if len(pictures) < len(request.pictures):
                 await stream.close()
                 # What is asked, and kept as having been asked, speaks of several pictures.
@@ -274,18 +275,29 @@ class OpenAIBackend:
         return [(schema, shown) for shown in pictures for schema in schemas]
 
     def _learn(
-        self, request: DescriptionRequest, schema: Mapping[str, Any] | None, pictures: tuple[bytes, ...]
+        self,
+        request: DescriptionRequest,
+        schema: Mapping[str, Any] | None,
+        pictures: tuple[bytes, ...],
+        refusal: openai.APIStatusError,
     ) -> None:
-        if self._takes_schemas and request.schema is not None and schema is None:
+        said = f"{refusal.status_code}: {refusal.message[:200]}"
+        if request.schema is not None and schema is None:
             self._takes_schemas = False
             log.warning(
                 "%s refuses JSON schemas (response_format): answers are read as they come, and some may have no "
-                "attributes",
+                "attributes. It answered %s",
                 self._model,
+                said,
             )
-        if self._takes_several and len(pictures) < len(request.pictures):
+        if len(pictures) < len(request.pictures):
             self._takes_several = False
-            log.warning("%s refuses prompts with several pictures: it gets the best one alone", self._model)
+            log.warning(
+                "%s refuses prompts with %d pictures: it gets the best one alone. It answered %s",
+                self._model,
+                len(request.pictures),
+                said,
+            )
 
     async def _ask(
         self, request: DescriptionRequest, schema: Mapping[str, Any] | None, pictures: tuple[bytes, ...]

@@ -142,7 +142,7 @@ async def test_a_server_that_takes_one_picture_is_asked_again_with_the_best(serv
     assert not backend.takes_several_pictures
     assert pictures_of(server.behaviour.seen[-1]) == [jpeg_of(2)]
     await until(lambda: server.behaviour.running == 0)
-    assert "refuses prompts with several pictures" in caplog.text
+    assert "refuses prompts with 3 pictures: it gets the best one alone" in caplog.text
 
 
 async def test_r53_an_answer_without_choices_is_that_crops_failure(server):
@@ -169,7 +169,7 @@ async def test_leaving_early_ends_the_request_at_the_server(server):
 def engine(tiny_smolvlm):
     from vlm_engine import EngineConfig, VLMEngine
 
-    running = VLMEngine(EngineConfig(model=str(tiny_smolvlm), device="cpu", max_model_len=2048))
+    running = VLMEngine(EngineConfig(model=str(tiny_smolvlm), device="cpu", max_model_len=4096))
     running.start()
     yield running
     running.shutdown()
@@ -216,7 +216,7 @@ async def test_a_model_that_sees_nothing_still_gives_an_object_that_fits(engine)
         text = "".join(piece.text for piece in pieces)
         assert pieces[-1].finish_reason == "stop", text
         jsonschema.validate(json.loads(text), SCHEMA)
-        assert list(json.loads(text))[0] == "description"
+        assert next(iter(json.loads(text))) == "description"
 
 
 async def test_several_pictures_go_into_one_prompt_and_share_its_bound(engine):
