@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -68,3 +68,17 @@ class RequestOutput:
     error: str | None = None
     num_reasoning_tokens: int = 0
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+
+    def without_output(self) -> RequestOutput:
+        """The piece with what it says of the prompt alone; an end is one at the bound."""
+        ended = None if self.finish_reason is None else FinishReason.LENGTH
+        return replace(
+            self,
+            text="",
+            token_ids=(),
+            logprobs=(),
+            finish_reason=ended,
+            stop_reason=None,
+            num_output_tokens=0,
+            num_reasoning_tokens=0,
+        )
