@@ -128,7 +128,7 @@ class CameraUnit:
 
     def wants(self, frame: Frame) -> bool:
         in_view = self._analysis.counts.in_view > 0
-        wanted = self._gate.wants(frame, in_view)
+        wanted = self._gate.wants(frame, in_view) or self._must_blur()
         if not wanted:
             self._drops.add(Reason.FRAME_STILL)
             self._analysis.unseen(frame)
@@ -137,6 +137,10 @@ class CameraUnit:
         ):
             self._reader.keep_awake()
         return wanted
+
+    def _must_blur(self) -> bool:
+        """Who watches a camera on which people are made unrecognisable sees frames on which people were looked for."""
+        return self.config.privacy.blur != "none" and self._shared.previews.wants(self.camera)
 
     def detected(self, frame: Frame, rows: Rows, seconds: float) -> None:
         detail = self._main.picture_of(frame) if self._main is not None else None
@@ -175,7 +179,8 @@ class CameraUnit:
             frames=health.frames,
             detections=counts.detections,
             tracks=counts.in_view,
-            crops=counts.crops,
+            crops=sum(counts.crops.values()),
+            crops_by_kind=counts.crops,
             detector_ms=round(counts.detector_ms, 1),
             drops=self._drops.totals(),
             decoder=health.decoder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
-from pipeline.config.camera import CameraConfig
+from pipeline.config.camera import Blur, CameraConfig, PrivacyConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
 from pipeline.config.motion import MotionConfig
@@ -18,6 +18,7 @@ from pipeline.config.zones import ZoneConfig
 
 __all__ = [
     "ApiKeyConfig",
+    "Blur",
     "CameraConfig",
     "CropConfig",
     "DescriberConfig",
@@ -26,6 +27,7 @@ __all__ = [
     "MotionConfig",
     "PicturesConfig",
     "Polygon",
+    "PrivacyConfig",
     "RedisConfig",
     "RetentionConfig",
     "ServerConfig",

@@ -11,6 +11,8 @@ from pydantic import Field, SecretStr, StringConstraints, field_validator, model
 from pipeline.config.base import Section
 from pipeline.config.detector import ClassNames, Quantize
 from pipeline.config.motion import MotionConfig
+from pipeline.config.output_schema import OutputSchema
+from pipeline.config.prompt_template import PromptTemplate
 from pipeline.config.shapes import Polygon
 from pipeline.config.zones import ZoneConfig
 
@@ -34,6 +36,20 @@ Decode = Literal[
 """libav's names; which of them a build of PyAV has, ``av.codec.hwaccel.hwdevices_available()`` says where it runs."""
 SCHEMES = ("rtsp", "rtsps", "http", "https")
 CameraId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
+
+
+Blur = Literal["none", "head", "person"]
+
+
+class PrivacyConfig(Section):
+    """What of people leaves ingest."""
+
+    blur: Blur = Field(
+        "none",
+        title="Blur",
+        description="What is made unrecognisable, of everybody, in pictures of people and previews: nothing, the head "
+        "(top quarter of the box) or the whole person. The model sees the same pictures.",
+    )
 
 
 class CameraConfig(Section):
@@ -120,6 +136,7 @@ class CameraConfig(Section):
         gt=0,
         lt=1,
     )
+    privacy: PrivacyConfig = Field(PrivacyConfig(), title="Privacy", description="Of the people this camera sees.")
     classes: ClassNames | None = Field(
         None, title="Classes", description="What is looked for here; default: the detector's classes."
     )
@@ -147,11 +164,16 @@ class CameraConfig(Section):
         title="Privacy masks",
         description="Polygons of points [x, y], shares of the picture: black before a frame leaves the reader.",
     )
-    prompt: str | None = Field(
+    prompt: PromptTemplate | None = Field(
         None,
         title="Prompt",
-        description="Question asked about each person here; default: the describer's.",
-        max_length=4000,
+        description="Question asked about each person here, with the describer's placeholders; default: its question.",
+    )
+    output_schema: OutputSchema | None = Field(
+        None,
+        title="Output schema",
+        description="JSON schema of structured answers about this camera, or the path of a file; default: the "
+        "describer's.",
     )
 
     @field_validator("url", "substream_url")
