@@ -41,7 +41,7 @@ class Outbox(Protocol):
 @dataclass(frozen=True, slots=True)
 class AnalysisCounts:
     """Since the camera's analysis began. ``detector_ms`` is a running mean, ``crops`` are those of each kind, ``found``
-    tells whether somebody was on the last frame."""
+    tells whether somebody was on the last frame of whom more has to be seen: no event yet, and not at rest."""
 
     detections: int = 0
     crops: Mapping[str, int] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class CameraAnalysis:
             detections=self.counts.detections + people,
             in_view=self._tracker.in_view(frame.monotonic),
             detector_ms=seconds * 1000 if mean == 0 else mean + 0.1 * (seconds * 1000 - mean),
-            found=people > 0,
+            found=people > self._tracker.known(frame.monotonic),
         )
         if self._previews.wants(self._camera):
             marks = (Mark(d.box, f"{d.label} {_number(t.name)}  {d.score:.2f}") for t, d in changes.seen)

@@ -148,7 +148,7 @@ class CameraUnit:
         counts = self._analysis.counts
         if counts.in_view and self._main is not None:
             self._main.keep_awake()
-        elif counts.found:
+        if counts.found:
             self._gate.hold(frame.monotonic)
 
     def detector_failed(self, frame: Frame) -> None:

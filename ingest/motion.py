@@ -75,8 +75,8 @@ class MotionDetector:
 class MotionGate:
     """Says which of a camera's frames the detector looks at. For one thread.
 
-    All of them while something moves and ``hold_s`` longer, and for as long after somebody was found; a few a second
-    while somebody is in view; and now and then one of a still scene, for whoever the gate has missed.
+    All of them while something moves and ``hold_s`` longer, and for as long after somebody new was found; a few a
+    second while somebody is in view; and now and then one of a still scene, for whoever the gate has missed.
     """
 
     def __init__(self, config: MotionConfig, lost_s: float) -> None:
@@ -105,7 +105,7 @@ class MotionGate:
         return True
 
     def hold(self, now: float) -> None:
-        """Somebody was found: what follows is looked at, even without motion."""
+        """Somebody new was found: what follows is looked at, even without motion."""
         self._open_until = max(self._open_until, now + self._config.hold_s)
 
     def is_open(self, now: float) -> bool:

@@ -285,3 +285,18 @@ def test_who_enters_a_required_zone_makes_an_event_that_begins_with_the_first_si
     assert start.zones == ("left",)
     assert isinstance(rest[0], CropMessage)
     assert [m.phase for m in scene.outbox.tracks if m.phase is TrackPhase.END] == [TrackPhase.END]
+
+
+def test_r34_somebody_new_wants_more_frames_until_they_are_an_event_and_again_not_at_rest(sharp):
+    """Given a false positive that never moves, then the motion gate is not held open by it for ever."""
+    scene = Scene(tracking={"stationary_after_s": 2, "stationary_max_s": 4})
+    wanted = []
+    for _ in range(40):
+        scene.show(sharp, BOX)
+        wanted.append(scene.analysis.counts.found)
+    scene.wait(10)
+    scene.show(sharp, BOX)
+
+    assert wanted == [True] * 2 + [False] * 38
+    assert not scene.analysis.counts.found, "a look at what rests"
+    assert len([m for m in scene.outbox.tracks if m.phase is TrackPhase.START]) == 1
