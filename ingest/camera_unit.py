@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from ingest.camera import CameraHealth, CameraReader
 from ingest.counts import DropLedger
 from ingest.decoder import DecoderDevices
 from ingest.detection import Labels, Rows
-from ingest.detector import DetectorGroup, Detectors
+from ingest.detector import DetectorError, DetectorGroup, Detectors
 from ingest.detector_loop import DetectorLoop
 from ingest.frame import Frame, FrameSlot
 from ingest.main_stream import MainStream
@@ -20,11 +21,14 @@ from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher
 from ingest.source import file_of
 from ingest.track import TrackNames
+from ingest.weights import WeightsUnavailable
 from pipeline.clock import Clock
 from pipeline.config import CameraConfig, WatchwordConfig
 from pipeline.messages import CameraState, CameraStatus
 from pipeline.reasons import REASON_TEXT, Reason
 from pipeline.redaction import redact, register_secret
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,9 @@ class CameraUnit:
     """
 
     def __init__(self, config: CameraConfig, shared: Surroundings) -> None:
-        """Loads the camera's network if no other camera has yet.
+        """Loads the camera's network if no other camera has yet, which takes seconds.
 
-        Raises :class:`~ingest.detector.DetectorError`, :class:`~ingest.weights.WeightsUnavailable`.
+        A camera whose network can't be used is UNSUPPORTED and stays disconnected; the others go on.
         """
         register_secret(config.password.get_secret_value() if config.password else None)
         self.config = config
@@ -62,7 +66,7 @@ class CameraUnit:
         self._created = shared.clock.now()
         self._closed = False
         self.group = DetectorGroup.of(config, shared.config.detector)
-        self._labels: Labels = {}
+        self._labels = self._network_labels() if config.enabled else {}
         self._gate = MotionGate(config.motion, shared.config.tracking.lost_s)
         self._analysis = CameraAnalysis(
             config,
@@ -76,9 +80,7 @@ class CameraUnit:
         )
         self._reader: CameraReader | None = None
         self._main: MainStream | None = None
-        if config.enabled:
-            network = shared.detectors.load(self.group)
-            self._labels = network.labels(config.classes or shared.config.detector.classes)
+        if self._labels:
             looked_at = config
             if config.substream_url is not None:
                 looked_at = config.model_copy(update={"url": config.substream_url})
@@ -138,6 +140,15 @@ class CameraUnit:
             self._reader.keep_awake()
         return wanted
 
+    def _network_labels(self) -> Labels:
+        """What the camera looks for; nothing, and an error in the log, when its network can't be used."""
+        try:
+            network = self._shared.detectors.load(self.group)
+            return network.labels(self.config.classes or self._shared.config.detector.classes)
+        except (DetectorError, WeightsUnavailable) as error:
+            log.error("camera %s: %s", self.camera, error)
+            return {}
+
     def _must_blur(self) -> bool:
         """Who watches a camera on which people are made unrecognisable sees frames on which people were looked for."""
         return self.config.privacy.blur != "none" and self._shared.previews.wants(self.camera)
@@ -187,6 +198,8 @@ class CameraUnit:
         )
 
     def _health(self) -> CameraHealth:
+        if self._reader is None and self.config.enabled:
+            return CameraHealth(CameraState.UNSUPPORTED, Reason.NETWORK, self._created)
         if self._reader is None:
             return CameraHealth(CameraState.DISABLED, Reason.NONE, self._created)
         return self._reader.health()

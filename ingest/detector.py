@@ -192,24 +192,19 @@ class Detectors:
 
     def __init__(self, config: DetectorConfig) -> None:
         self._config = config
+        self._own = DetectorGroup(config.weights, config.quantize, config.imgsz)
         self._networks: dict[tuple[str, int | None], YoloNetwork] = {}
-        self._wanted: list[tuple[DetectorGroup, tuple[str, ...]]] = []
 
-    def find(self, cameras: Iterable[CameraConfig]) -> None:
-        """Looks for the weights of these cameras, or of the detector itself when there are none.
+    def find(self) -> None:
+        """Looks for the weights of the detector itself. Raises :class:`~ingest.weights.WeightsUnavailable`."""
+        resolve_weights(self._own.weights)
 
-        Raises :class:`~ingest.weights.WeightsUnavailable`.
+    def load_own(self) -> None:
+        """Loads the network of the cameras without settings of their own; takes seconds.
+
+        Raises :class:`DetectorError`, :class:`~ingest.weights.WeightsUnavailable`.
         """
-        config = self._config
-        wanted = [(DetectorGroup.of(camera, config), camera.classes or config.classes) for camera in cameras]
-        self._wanted = wanted or [(DetectorGroup(config.weights, config.quantize, config.imgsz), config.classes)]
-        for group, _ in self._wanted:
-            resolve_weights(group.weights)
-
-    def load_all(self) -> None:
-        """Loads what :meth:`find` found; takes seconds. Raises :class:`DetectorError`."""
-        for group, classes in self._wanted:
-            self.load(group).labels(classes)
+        self.load(self._own).labels(self._config.classes)
 
     def load(self, group: DetectorGroup) -> YoloNetwork:
         """Takes seconds for a network that isn't loaded yet. May be called while others are in use.

@@ -12,13 +12,12 @@ from ingest.camera_unit import CameraUnit, Surroundings
 from ingest.commands import CommandListener
 from ingest.counts import DropLedger
 from ingest.decoder import DecoderDevices
-from ingest.detector import DetectorError, Detectors
+from ingest.detector import Detectors
 from ingest.detector_loop import DetectorLoop
 from ingest.observation import Observer, ignore
 from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher, PublisherHealth
 from ingest.track import TrackNames
-from ingest.weights import WeightsUnavailable
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import CameraConfig, WatchwordConfig
 from pipeline.messages import CameraStatus, CommandKind, CommandMessage
@@ -66,9 +65,9 @@ class IngestWorker:
         has been started.
         """
         detectors = Detectors(self._config.detector)
-        detectors.find([camera for camera in self._config.cameras if camera.enabled])
+        detectors.find()
         self._listener.listen_from_now()
-        detectors.load_all()
+        detectors.load_own()
         self._shared = Surroundings(
             self._config,
             detectors,
@@ -143,11 +142,8 @@ class IngestWorker:
             unit = self._unit(camera.id)
             if unit is not None and _same_source(unit.config, camera):
                 unit.rename(camera)
-                return
-            try:
+            else:
                 self._put(camera)
-            except (DetectorError, WeightsUnavailable) as error:
-                log.error("commands: settings of camera %s refused: %s", camera.id, error)
 
     def _enable(self, camera: str, enabled: bool) -> None:
         with self._changing:
@@ -158,17 +154,13 @@ class IngestWorker:
                 self._put(unit.config.model_copy(update={"enabled": enabled}))
 
     def _put(self, camera: CameraConfig) -> None:
-        """Starts a camera, in place of what ran under its id. The caller holds ``_changing``.
-
-        Raises :class:`~ingest.detector.DetectorError` and :class:`~ingest.weights.WeightsUnavailable` before it changes
-        anything.
-        """
+        """Starts a camera, in place of what ran under its id. The caller holds ``_changing``."""
         if self._shared is None:
             raise RuntimeError("the worker has not been started")
-        unit = CameraUnit(camera, self._shared)
         before = self._unit(camera.id)
         if before is not None:
             before.stop(CAMERA_STOP_S)
+        unit = CameraUnit(camera, self._shared)
         with self._lock:
             self._units[camera.id] = unit
         unit.start()

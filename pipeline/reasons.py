@@ -23,6 +23,7 @@ class Reason(StrEnum):
     TLS = "tls_failed"
     CODEC = "codec_unsupported"
     DECODER = "decoder_unavailable"
+    NETWORK = "detector_unavailable"
     FROZEN = "picture_frozen"
     BAD_SOURCE = "bad_source"
     SHUTDOWN = "shutdown"
@@ -72,6 +73,7 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.BUSY: "The camera serves as many clients as it can.",
     Reason.TLS: "The camera's certificate is not trusted (see tls_ca_file, tls_verify), or it does not speak TLS.",
     Reason.DECODER: "The chosen decoder can't be used here; decode can be auto or cpu.",
+    Reason.NETWORK: "The camera's weights, quantize or classes can't be used; ingest's log says why.",
     Reason.FROZEN: "The camera sends the same picture again and again.",
     Reason.CODEC: "The stream's video codec can't be decoded here.",
     Reason.BAD_SOURCE: "The camera's URL can't be used.",

@@ -157,8 +157,8 @@ def test_cameras_with_other_settings_have_groups_of_their_own_and_share_networks
     assert DetectorGroup.of(plain.model_copy(update={"id": "d"}), config) == groups[0]
 
     detectors = Detectors(config)
-    detectors.find([plain, small, other])
-    detectors.load_all()
+    detectors.find()
+    detectors.load_own()
 
     networks = [detectors.load(group) for group in groups]
     assert networks[0] is networks[1]

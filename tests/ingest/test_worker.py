@@ -248,3 +248,24 @@ def test_a_still_scene_is_not_looked_at_until_somebody_comes(redis_url, openvino
         site.worker.stop()
         camera.stop()
     assert not any(image[:, :63].any() for image in looked_at)
+
+
+def test_a_camera_with_wrong_weights_or_classes_is_unsupported_and_the_others_go_on(
+    camera, redis_url, openvino_weights, tmp_path, caplog
+):
+    site = Site(
+        redis_url,
+        openvino_weights,
+        CameraConfig(id="lost", url=camera.url, weights=str(tmp_path / "none.pt")),
+        CameraConfig(id="odd", url=camera.url, classes=["persn"]),
+        CameraConfig(id="good", url=camera.url, fps=5, classes=["person", "dog"]),
+    )
+    site.worker.start()
+    try:
+        site.wait_for_state("good", CameraState.ONLINE)
+        for name in ("lost", "odd"):
+            assert site.wait_for_state(name, CameraState.UNSUPPORTED).reason is Reason.NETWORK
+    finally:
+        site.worker.stop()
+    assert "none.pt" in caplog.text
+    assert "did you mean 'person'" in caplog.text
