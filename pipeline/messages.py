@@ -52,13 +52,9 @@ class TrackPhase(StrEnum):
 
 
 class CommandKind(StrEnum):
-    """What serve asks of ingest."""
+    """What serve asks of ingest. CAMERAS: look at ``ww:camera-changes``, which has changed."""
 
-    ADD = "add"
-    CHANGE = "change"
-    REMOVE = "remove"
-    ENABLE = "enable"
-    DISABLE = "disable"
+    CAMERAS = "cameras"
     WATCH = "watch"
     UNWATCH = "unwatch"
 
@@ -162,8 +158,8 @@ class CropMessage(_Message):
         width, height: of the JPEG, in pixels.
         frame_width, frame_height: of the frame that ``box`` refers to.
         zones: names of the camera's zones that the person was in on that frame.
-        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that takes
-            several; they may be gone like the crop's own.
+        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that
+            takes several; they may be gone like the crop's own.
     """
 
     crop_id: str
@@ -224,6 +220,9 @@ class CameraStatus(_Message):
         tracks: people in view now.
         drops: reason -> count of dropped frames, boxes and crops.
         decoder: ``cpu`` or the device that decodes the stream; empty before the first connection.
+        next_change: when its schedule switches the camera on or off next, None without a schedule.
+        fps_in: pictures a second that come from the stream; ``fps``: those that are handed on; ``fps_processed``: those
+            that the detector has looked at.
     """
 
     camera: str
@@ -246,16 +245,18 @@ class CameraStatus(_Message):
     detector_ms: float = 0.0
     drops: Mapping[str, int] = field(default_factory=dict)
     decoder: str = ""
+    next_change: float | None = None
+    fps_in: float = 0.0
+    fps_processed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CommandMessage(_Message):
-    """What serve asks of ingest (``ww:commands``). ``settings`` is a camera's configuration for ADD and CHANGE."""
+    """What serve asks of ingest (``ww:commands``). ``camera`` is empty for CAMERAS, which concerns all of them."""
 
     kind: CommandKind
     camera: str
     time: float
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

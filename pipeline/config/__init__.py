@@ -8,9 +8,11 @@ from pipeline.config.base import Section
 from pipeline.config.camera import CameraConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
+from pipeline.config.ingest import IngestConfig
 from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
 from pipeline.config.retention import RetentionConfig
+from pipeline.config.schedule import ScheduleConfig, ScheduleWindow
 from pipeline.config.server import ApiKeyConfig, ServerConfig
 
 __all__ = [
@@ -20,9 +22,12 @@ __all__ = [
     "DescriberConfig",
     "DetectorConfig",
     "EngineSection",
+    "IngestConfig",
     "PicturesConfig",
     "RedisConfig",
     "RetentionConfig",
+    "ScheduleConfig",
+    "ScheduleWindow",
     "ServerConfig",
     "StoreConfig",
     "TrackingConfig",
@@ -34,6 +39,7 @@ class WatchwordConfig(Section):
     """The root of the YAML file."""
 
     cameras: tuple[CameraConfig, ...] = Field((), title="Cameras", description="Cameras to watch.")
+    ingest: IngestConfig = Field(IngestConfig(), title="Ingest", description="The camera side as a process.")
     detector: DetectorConfig = Field(DetectorConfig(), title="Detector", description="Finding people.")
     tracking: TrackingConfig = Field(TrackingConfig(), title="Tracking", description="Following people.")
     crops: CropConfig = Field(CropConfig(), title="Crops", description="Choosing pictures.")

@@ -9,6 +9,7 @@ from typing import Any
 import redis
 
 from api.services import Services
+from pipeline.camera_registry import CameraRegistry
 from pipeline.config import CameraConfig, RedisConfig, StoreConfig, WatchwordConfig
 from pipeline.image_ladder import ImageLadder
 from pipeline.messages import (
@@ -55,7 +56,8 @@ class Station:
         self.store = EventStore(self.config.store)
         self.ladder = ImageLadder(self.config.describer)
         hub = CameraHub(redis_url, self.config.redis)
-        self.services = Services(self.config, engine, self.store, hub, "tiny", self.ladder)
+        self.registry = CameraRegistry(CAMERAS, self.store.cameras, hub)
+        self.services = Services(self.config, engine, self.store, hub, "tiny", self.ladder, self.registry)
         self.redis: redis.Redis = sync_client(redis_url)
         self._statuses = StatusWriter(self.redis, self.config.redis)
         self._previews = PreviewWriter(self.redis)
