@@ -15,6 +15,7 @@ from ingest.counts import DropLedger
 from ingest.decoder import DecoderDevices
 from ingest.detector import PersonDetector
 from ingest.detector_loop import DetectorLoop
+from ingest.metrics import IngestMetrics, MetricsServer
 from ingest.observation import Observer, ignore
 from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher, PublisherHealth
@@ -65,6 +66,7 @@ class IngestWorker:
             redis_url, config.redis, self.statuses, self._drops, self._previews, self._clock, on_observation
         )
         self._listener = CommandListener(redis_url, self.handle)
+        self.metrics = MetricsServer(config.ingest, IngestMetrics(self.statuses, self._publisher.health, self._clock))
         self._settings_client = sync_client(redis_url)
         self._keeper = CameraKeeper(
             file,
@@ -98,6 +100,7 @@ class IngestWorker:
             self._observer,
             DecoderDevices(),
         )
+        self.metrics.start()
         self._publisher.start()
         self._shared.loop.start()
         self._keeper.start()
@@ -121,6 +124,7 @@ class IngestWorker:
         self._listener.join(1.0)
         self._keeper.join(1.0)
         self._settings_client.close()
+        self.metrics.stop()
 
     def run_forever(self, stop_event: threading.Event) -> None:
         """``start``, until the event is set, then ``stop``. Raises what ``start`` raises."""

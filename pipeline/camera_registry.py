@@ -28,6 +28,7 @@ from pipeline.config.overlay import (
     CameraInForce,
     CamerasInForce,
     ChangeSet,
+    MalformedChanges,
     apply_change,
     in_force,
     plain_settings,
@@ -86,6 +87,8 @@ class CameraRegistry:
         self._changes = ChangeSet()
         self._failures = ThrottledLogger(log)
         self._reload_now = False
+        self._sharing = asyncio.Lock()  # what is shared later is never older
+        self._ahead: bytes | None = None
         self._told: Mapping[str, str] = {}
         self.now = CamerasInForce()
         """The cameras in force."""
@@ -201,20 +204,31 @@ class CameraRegistry:
     async def _share(self) -> None:
         try:
             self._adopt(await asyncio.to_thread(self._store.read))
-            text = self._changes.to_json()
-            if await self._hub.shared_camera_changes() != text.encode():
-                await self._hub.share_camera_changes(text)
+            async with self._sharing:
+                await self._share_if_other()
         except QueueUnavailable:
             pass  # the hub's log has it; the next look tries again
         except SQLAlchemyError as error:
             name = type(error).__name__
             self._failures.log(logging.WARNING, name, "cameras: the database can't be read (%s)", name)
 
+    async def _share_if_other(self) -> None:
+        shared = await self._hub.shared_camera_changes()
+        text = self._changes.to_json()  # as they are now: an answer may have changed them meanwhile
+        if shared == text.encode():
+            return
+        if shared is not None and shared != self._ahead and _revision(shared) > self._changes.revision:
+            # Another serve was faster. If it is so at the next look too, then it is from another database.
+            self._ahead = shared
+            return
+        await self._hub.share_camera_changes(text)
+
     async def _revise(self, camera: str, work: Revise) -> None:
         self._adopt(await asyncio.to_thread(self._store.revise, camera, work))
         log.info("camera %s: changed over the API", camera)
         try:
-            await self._hub.share_camera_changes(self._changes.to_json())
+            async with self._sharing:
+                await self._hub.share_camera_changes(self._changes.to_json())
         except QueueUnavailable:
             log.warning("camera %s: ingest hears of the change when Redis is back", camera)
 
@@ -252,6 +266,13 @@ class CameraRegistry:
             raise InvalidSettings(problem_texts(error)) from None
 
 
+def _revision(shared: bytes) -> int:
+    try:
+        return ChangeSet.from_json(shared).revision
+    except MalformedChanges:
+        return -1
+
+
 def shown_settings(camera: CameraConfig) -> dict[str, Any]:
     """What the API shows of the camera's settings: those that were set, URLs without credentials, never a password."""
     shown: dict[str, Any] = {}
@@ -283,16 +304,21 @@ def _cleaned(given: Mapping[str, Any], current: CameraConfig | None) -> dict[str
             settings[key] = before[key]  # sent back as it was shown, which may be without a secret of its query
         elif "***" in url:
             problems.append((key, f"{key} holds *** in place of a secret: give all of it, or leave the key out"))
-        elif urlsplit(url).scheme.lower() not in SCHEMES:
+        elif _scheme(url) not in SCHEMES:
             problems.append(
                 (key, f"{key}: allowed here are {', '.join(SCHEMES)}; files and webcams in the configuration file only")
             )
     if problems:
         raise InvalidSettings(problems)
+    return without_login(settings)
+
+
+def _scheme(url: str) -> str:
+    """In lower case; empty for what is no URL."""
     try:
-        return without_login(settings)
+        return urlsplit(url).scheme.lower()
     except ValueError:
-        raise InvalidSettings([("url", "url can't be read as a URL")]) from None
+        return ""
 
 
 def _refuse_unstorable(given: Mapping[str, Any]) -> None:
@@ -313,9 +339,8 @@ def _refuse_other_host(after: Mapping[str, Any], before: Mapping[str, Any]) -> N
     for key in _URLS:
         host = _host(after.get(key))
         if host is not None and host not in known:
-            raise InvalidSettings(
-                [("password", f"{key} names another host or scheme: give the password for it, or null")]
-            )
+            text = f"password: {key} names another host or scheme, so it must be given again, or be null"
+            raise InvalidSettings([("password", text)])
 
 
 def _host(url: Any) -> tuple[str, str | None] | None:
