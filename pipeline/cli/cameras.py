@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.cli.errors import UsageProblem, fail
+from pipeline.cli.trace import reason_in
 
 NEEDED = "discovery needs the package onvif-python: pip install 'watchword[onvif]'"
 _NAMES = ("name", "hardware", "location")
@@ -45,7 +46,7 @@ def run_list(url: str, api_key: str | None) -> int:
         answer.raise_for_status()
         listed = answer.json()
     except httpx.HTTPStatusError as error:
-        fail(f"{url} answered {error.response.status_code}: {_reason(error.response)}")
+        fail(f"{url} answered {error.response.status_code}: {reason_in(error.response)}")
     except (httpx.HTTPError, ValueError) as error:
         fail(f"{url} can't be reached: {type(error).__name__}")
     rows = [_row(camera) for camera in listed["cameras"]]
@@ -125,10 +126,3 @@ def _print(heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
-
-
-def _reason(response: httpx.Response) -> str:
-    try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.reason_phrase

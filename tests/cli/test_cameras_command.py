@@ -85,12 +85,8 @@ def test_r20_what_strangers_send_is_shown_without_harm():
         b'<x xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery"><d:ProbeMatch><d:Scopes>&b;</d:Scopes>'
         b"</d:ProbeMatch></x>"
     )
-    with devices(
-        "onvif://www.onvif.org/name/%C3%A4%FF onvif://www.onvif.org/hardware/%1B%5B31mred",
-        b"<not xml",
-        b"\xff\xfe",
-        bomb,
-    ):
+    scopes = "onvif://www.onvif.org/name/%C3%A4%FF onvif://www.onvif.org/hardware/%1B%5B31mred"
+    with devices(scopes, b"<not xml", b"\xff\xfe", bomb):
         found = discover(2.0, "127.0.0.1")
     assert [(camera.name, camera.hardware) for camera in found] == [("\u00e4\ufffd", "?[31mred")]
 
@@ -122,7 +118,7 @@ def test_a_server_that_refuses_or_is_not_there_is_told(capsys):
         with pytest.raises(SystemExit) as ended:
             run_list(url, None)
         server.shutdown()
-    assert ended.value.code == 1
+    assert ended.value.code == 2
     assert "answered 401: This server needs an API key." in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run_list(url, None)
