@@ -221,5 +221,5 @@ def _until(deadline: float, at_most: float) -> float:
 
 def _same_source(a: CameraConfig, b: CameraConfig) -> bool:
     """Whether the two differ in nothing that ingest would have to start anew for."""
-    neutral = {"name": "", "prompt": None, "schedule": None}
+    neutral = {"name": "", "prompt": None, "output_schema": None, "schedule": None}
     return a.model_copy(update=neutral) == b.model_copy(update=neutral)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pipeline.messages import CameraState, CameraStatus
+from pipeline.messages import CameraState, CameraStatus, CropKind
 
 PREFIX = "watchword_camera_"
 _CAMERA = ("camera",)
@@ -23,7 +23,6 @@ _GAUGES = {
 _COUNTERS = {
     "frames": "Pictures handed to the detector.",
     "detections": "People detected.",
-    "crops": "Crops published.",
     "reconnects": "Connections made anew.",
 }
 _FIELDS = {"people": "tracks", "detector_milliseconds": "detector_ms"}
@@ -40,6 +39,7 @@ def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Me
     decoder = GaugeMetricFamily(
         PREFIX + "decoder", "1 for what decodes the stream: cpu or a device.", labels=("camera", "decoder")
     )
+    crops = CounterMetricFamily(PREFIX + "crops", "Crops published.", labels=("camera", "kind"))
     numbers: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
         **{name: GaugeMetricFamily(PREFIX + name, text, labels=_CAMERA) for name, text in _GAUGES.items()},
         **{name: CounterMetricFamily(PREFIX + name, text, labels=_CAMERA) for name, text in _COUNTERS.items()},
@@ -53,9 +53,11 @@ def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Me
             decoder.add_metric([status.camera, status.decoder], 1.0)
         if status.frame_age is not None:
             frame_age.add_metric([status.camera], status.frame_age + elapsed)
+        for kind in CropKind:
+            crops.add_metric([status.camera, kind.value], float(status.crops_by_kind.get(kind.value, 0)))
         for name, family in numbers.items():
             family.add_metric([status.camera], float(getattr(status, _FIELDS.get(name, name))))
-    yield from (state, report_age, frame_age, decoder, *numbers.values())
+    yield from (state, report_age, frame_age, decoder, crops, *numbers.values())
 
 
 def drop_family(statuses: Sequence[CameraStatus]) -> Metric:

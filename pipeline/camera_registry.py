@@ -99,10 +99,10 @@ class CameraRegistry:
         """What is wrong with the configuration file since its last good version, with the line; None: nothing."""
         return self._file.problem if self._file is not None else None
 
-    def prompt_of(self, camera: str) -> str | None:
-        """The camera's own question, for the describer."""
+    def config_of(self, camera: str) -> CameraConfig | None:
+        """The settings in force, for the describer; None for a camera that isn't known here."""
         found = self.now.find(camera)
-        return found.config.prompt if found is not None else None
+        return found.config if found is not None else None
 
     async def add(self, given: Mapping[str, Any]) -> CameraInForce:
         """A new camera from its settings, ``id`` among them."""

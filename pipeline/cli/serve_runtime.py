@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pipeline.backends import DescriptionBackend
     from pipeline.camera_registry import CameraRegistry
     from pipeline.describer import Describer
+    from pipeline.describer_metrics import DescriberMetrics
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -81,6 +82,7 @@ class ServeRuntime:
         self._http: asyncio.Task[None] | None = None
         self._engine: VLMEngine | None = None
         self._ladder: ImageLadder | None = None
+        self._describing: DescriberMetrics | None = None
         self._loader: threading.Thread | None = None
         self._ready: asyncio.Future[None] | None = None
         self.side: _CameraSide | None = None
@@ -184,8 +186,17 @@ class ServeRuntime:
         hub, store = await self._open_camera_parts() if self._cameras else (None, None)
         if hub is not None and store is not None:
             self._registry = await asyncio.to_thread(self._make_registry, hub, store)
-        self._ladder = self._make_ladder()
-        services = Services(config, self._engine, store, hub, self._model_name(), self._ladder, self._registry)
+        self._ladder, self._describing = self._make_ladder(), self._make_metrics()
+        services = Services(
+            config,
+            self._engine,
+            store,
+            hub,
+            self._model_name(),
+            self._ladder,
+            cameras=self._registry,
+            describing=self._describing,
+        )
         self._server = server = ApiServer(create_app(services), config.server.host, config.server.port)
         self._http = asyncio.create_task(server.serve(), name="http")
         self._http.add_done_callback(self._part_ended)
@@ -228,6 +239,7 @@ class ServeRuntime:
     def _start_camera_side(self, hub: CameraHub, store: EventStore, registry: CameraRegistry) -> None:
         from pipeline.describer import Describer
         from pipeline.housekeeper import Housekeeper
+        from pipeline.prompts import PromptBook
         from pipeline.queue.connect import async_blocking_client, async_client
         from pipeline.queue.crops import CropReader
         from pipeline.track_keeper import TrackKeeper
@@ -244,7 +256,8 @@ class ServeRuntime:
             self._make_backend(),
             config.describer,
             ladder=self._ladder,
-            question_of=registry.prompt_of,
+            prompts=PromptBook(config.describer, registry.config_of),
+            metrics=self._describing,
             clock=self._clock,
         )
         deadline = config.crops.deadline_s
@@ -264,6 +277,11 @@ class ServeRuntime:
         describer = self._config.describer
         wanted = self._cameras and self._engine is not None and describer.image_ladder
         return ImageLadder(describer, self._clock) if wanted else None
+
+    def _make_metrics(self) -> DescriberMetrics | None:
+        from pipeline.describer_metrics import DescriberMetrics
+
+        return DescriberMetrics() if self._cameras else None
 
     def _make_backend(self) -> DescriptionBackend:
         from pipeline.backends import InProcessBackend, OpenAIBackend

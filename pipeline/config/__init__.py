@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
-from pipeline.config.camera import CameraConfig
+from pipeline.config.camera import Blur, CameraConfig, PrivacyConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
 from pipeline.config.ingest import IngestConfig
@@ -17,6 +17,7 @@ from pipeline.config.server import ApiKeyConfig, ServerConfig
 
 __all__ = [
     "ApiKeyConfig",
+    "Blur",
     "CameraConfig",
     "CropConfig",
     "DescriberConfig",
@@ -24,6 +25,7 @@ __all__ = [
     "EngineSection",
     "IngestConfig",
     "PicturesConfig",
+    "PrivacyConfig",
     "RedisConfig",
     "RetentionConfig",
     "ScheduleConfig",

@@ -28,7 +28,7 @@ def status(camera: str, **fields) -> CameraStatus:
 
 FRONT = status(
     "front", fps_in=25.0, fps=5.0, fps_processed=4.5, frame_age=0.2, reconnects=3, decoder="cpu", detector_ms=31.5,
-    tracks=2, crops=7, frames=100, detections=40, drops={"frame_stale": 28, "frame_tainted": 4},
+    tracks=2, crops=7, crops_by_kind={"final": 7}, frames=100, detections=40, drops={"frame_stale": 28, "frame_tainted": 4},
 )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def test_every_number_of_a_camera_is_there(server):
     assert found[prefix + "reconnects_total", "front"] == 3
     assert found[prefix + "decoder", "front", "cpu"] == 1
     assert found[prefix + "detector_milliseconds", "front"] == 31.5
-    assert (found[prefix + "people", "front"], found[prefix + "crops_total", "front"]) == (2, 7)
+    assert (found[prefix + "people", "front"], found[prefix + "crops_total", "front", "final"]) == (2, 7)
     assert found["watchword_ingest_redis_up",] == 1
     assert found["watchword_ingest_crops_waiting",] == 5
     assert any(name[0] == "process_open_fds" for name in found)

@@ -201,7 +201,7 @@ async def test_the_file_is_followed(store, redis_url, redis_config, tmp_path):
 
 async def test_the_describer_asks_the_cameras_own_question(store, redis_url, redis_config):
     async with registry_on(store, redis_url, redis_config) as registry:
-        assert registry.prompt_of("door") is None
+        assert registry.config_of("door").prompt is None
         await registry.change("door", {"prompt": "What do they carry?"})
-        assert registry.prompt_of("door") == "What do they carry?"
-        assert registry.prompt_of("nobody") is None
+        assert registry.config_of("door").prompt == "What do they carry?"
+        assert registry.config_of("nobody") is None
