@@ -205,7 +205,8 @@ function numbers(camera) {
 }
 
 function reasonWords(camera) {
-  const words = camera.reason_text ? [camera.reason_text] : [];
+  const said = camera.reason_text && camera.reason !== "switched_off"; // that one stands in the picture's place
+  const words = said ? [camera.reason_text] : [];
   if (camera.problem) words.push(`What was changed here is not in force: ${camera.problem}.`);
   if (camera.state === "disabled" && camera.enabled && camera.next_change) {
     words.push(`On again ${moment(camera.next_change)}.`);

@@ -28,7 +28,8 @@ def status(camera: str, **fields) -> CameraStatus:
 
 FRONT = status(
     "front", fps_in=25.0, fps=5.0, fps_processed=4.5, frame_age=0.2, reconnects=3, decoder="cpu", detector_ms=31.5,
-    tracks=2, crops=7, crops_by_kind={"final": 7}, frames=100, detections=40, drops={"frame_stale": 28, "frame_tainted": 4},
+    tracks=2, crops=7, crops_by_kind={"final": 7}, frames=100, detections=40,
+    drops={"frame_stale": 28, "frame_tainted": 4},
 )  # fmt: skip
 
 
