@@ -77,6 +77,7 @@ class Site:
 
         cv2.setNumThreads(1)
         self.ages: defaultdict[str, list[float]] = defaultdict(list)
+        self._cameras: list[Any] = []
         self._lock = threading.Lock()
         self._watch_ages(CameraUnit)
         config = WatchwordConfig(detector=DetectorConfig(weights=str(options.weights), device="cpu", threads=1))
@@ -84,10 +85,14 @@ class Site:
         self.worker.start()
 
     def add(self, camera: str, url: str, **settings: Any) -> None:
-        from pipeline.messages import CommandKind, CommandMessage
+        from pipeline.config import CameraConfig
 
-        settings = {"url": url, "decode": "cpu", **settings}
-        self.worker.handle(CommandMessage(CommandKind.ADD, camera, time.time(), settings))
+        self._cameras.append(CameraConfig(id=camera, url=url, decode="cpu", **settings))
+        self.worker.apply(self._cameras)
+
+    def remove_all(self) -> None:
+        self._cameras.clear()
+        self.worker.apply(())
 
     def take_ages(self) -> dict[str, list[float]]:
         with self._lock:
@@ -211,8 +216,7 @@ def idle(options: argparse.Namespace) -> dict[str, Any]:
                 "cpu_s_per_s_each": round((share - nothing) / cams, 5),
                 "looks_a_second_each": round(looked, 3),
             }
-            for number in range(cams):
-                _remove(site, f"{way}{number}")
+            site.remove_all()
     return {"stream": "704x576, H.264, 10 fps, still with noise", "nothing": round(nothing, 4), "each": costs}
 
 
@@ -338,12 +342,6 @@ def _cpu_share(seconds: float) -> float:
     before = cpu_seconds()
     time.sleep(seconds)
     return (cpu_seconds() - before) / seconds
-
-
-def _remove(site: Site, camera: str) -> None:
-    from pipeline.messages import CommandKind, CommandMessage
-
-    site.worker.handle(CommandMessage(CommandKind.REMOVE, camera, time.time()))
 
 
 def _spread(values: list[float]) -> dict[str, float]:

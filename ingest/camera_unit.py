@@ -14,11 +14,13 @@ from ingest.detection import Labels, Rows
 from ingest.detector import DetectorError, DetectorGroup, Detectors
 from ingest.detector_loop import DetectorLoop
 from ingest.frame import Frame, FrameSlot
+from ingest.hours import Hours
 from ingest.main_stream import MainStream
 from ingest.motion import MotionGate
 from ingest.observation import Observation, ObservationKind, Observer
 from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher
+from ingest.rate import Rate
 from ingest.source import file_of
 from ingest.track import TrackNames
 from ingest.weights import WeightsUnavailable
@@ -50,7 +52,7 @@ class Surroundings:
 class CameraUnit:
     """A camera from connection to messages; implements the detector loop's feed.
 
-    A disabled camera has a unit, too: it has a status but no thread and no connection.
+    A disabled camera has a unit, too, and so has one outside its hours: a status but no thread and no connection.
     """
 
     def __init__(self, config: CameraConfig, shared: Surroundings) -> None:
@@ -61,12 +63,15 @@ class CameraUnit:
         register_secret(config.password.get_secret_value() if config.password else None)
         self.config = config
         self._shared = shared
+        self._hours = Hours(config, shared.clock)
+        self._watched = self._hours.are_open()
         self._drops = shared.drops.of(config.id)
         self._slot = FrameSlot(self._drops, shared.loop.wake)
         self._created = shared.clock.now()
         self._closed = False
+        self._processed = Rate()
         self.group = DetectorGroup.of(config, shared.config.detector)
-        self._labels = self._network_labels() if config.enabled else {}
+        self._labels = self._network_labels() if self._watched else {}
         self._gate = MotionGate(config.motion, shared.config.tracking.lost_s)
         self._analysis = CameraAnalysis(
             config,
@@ -112,7 +117,7 @@ class CameraUnit:
         if self._main is not None:
             self._main.request_stop()
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float, reason: Reason = Reason.SHUTDOWN) -> None:
         """Tears the session down and ends the open tracks, in whatever state the connection is."""
         self.request_stop()
         deadline = time.monotonic() + timeout
@@ -122,11 +127,17 @@ class CameraUnit:
             self._main.stop(max(0.1, deadline - time.monotonic()))
         self._closed = True
         self._shared.loop.remove(self.camera)
-        self._analysis.end_all(Reason.SHUTDOWN)
+        self._analysis.end_all(reason)
 
     def rename(self, config: CameraConfig) -> None:
         """Takes over settings that don't touch connection or detection."""
+        if config.schedule != self.config.schedule:
+            self._hours = Hours(config, self._shared.clock)
         self.config = config
+
+    def is_due(self) -> bool:
+        """Whether its hours have begun, or are over, since it was made."""
+        return self._hours.are_open() != self._watched
 
     def wants(self, frame: Frame) -> bool:
         in_view = self._analysis.counts.in_view > 0
@@ -154,6 +165,7 @@ class CameraUnit:
         return self.config.privacy.blur != "none" and self._shared.previews.wants(self.camera)
 
     def detected(self, frame: Frame, rows: Rows, seconds: float) -> None:
+        self._processed.count(self._shared.clock.monotonic())
         detail = self._main.picture_of(frame) if self._main is not None else None
         self._analysis.frame(frame, rows, self._labels, seconds, detail)
         counts = self._analysis.counts
@@ -195,13 +207,17 @@ class CameraUnit:
             detector_ms=round(counts.detector_ms, 1),
             drops=self._drops.totals(),
             decoder=health.decoder,
+            next_change=self._hours.next_change() if self.config.enabled else None,
+            fps_in=health.fps_in,
+            fps_processed=round(self._processed.per_second(clock.monotonic()), 2),
         )
 
     def _health(self) -> CameraHealth:
-        if self._reader is None and self.config.enabled:
+        if self._reader is None and self._watched:
             return CameraHealth(CameraState.UNSUPPORTED, Reason.NETWORK, self._created)
         if self._reader is None:
-            return CameraHealth(CameraState.DISABLED, Reason.NONE, self._created)
+            reason = Reason.SCHEDULE if self.config.enabled else Reason.SWITCHED_OFF
+            return CameraHealth(CameraState.DISABLED, reason, self._created)
         return self._reader.health()
 
     def _on_state(self, health: CameraHealth) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 
 import av
+from av.codec import Codec
 from av.codec.context import CodecContext
 from av.codec.hwaccel import HWAccel, hwdevices_available
 from av.packet import Packet
@@ -96,6 +97,24 @@ class Decoder:
         self._passed_over = 0
         for packet in aside:
             self._context.decode(packet)
+
+
+def device_faults(codec: str = "h264") -> dict[str, str]:
+    """Every device that this build of PyAV knows, with why it can't decode ``codec`` here; empty text: it can.
+
+    Tries each one: the driver may be there without the hardware, or closed to this user.
+    """
+    faults: dict[str, str] = {}
+    for name in hwdevices_available():
+        try:
+            HWAccel(name, allow_software_fallback=False).create(Codec(codec, "r"))
+        except (av.error.FFmpegError, OSError, ValueError, RuntimeError) as error:
+            unsupported = isinstance(error, NotImplementedError)
+            text = f"decodes no {codec}" if unsupported else getattr(error, "strerror", None)
+            faults[name] = text or type(error).__name__
+        else:
+            faults[name] = ""
+    return faults
 
 
 class DecoderDevices:

@@ -26,6 +26,9 @@ class Reason(StrEnum):
     NETWORK = "detector_unavailable"
     FROZEN = "picture_frozen"
     BAD_SOURCE = "bad_source"
+    SECRET = "password_unreadable"
+    SWITCHED_OFF = "switched_off"
+    SCHEDULE = "outside_schedule"
     SHUTDOWN = "shutdown"
     # Frames, boxes
     FRAME_STALE = "frame_stale"
@@ -77,6 +80,9 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.FROZEN: "The camera sends the same picture again and again.",
     Reason.CODEC: "The stream's video codec can't be decoded here.",
     Reason.BAD_SOURCE: "The camera's URL can't be used.",
+    Reason.SECRET: "The camera's password_file can't be read.",
+    Reason.SWITCHED_OFF: "Switched off.",
+    Reason.SCHEDULE: "Outside the hours in which it is watched.",
     Reason.SHUTDOWN: "Shutting down.",
     Reason.FRAME_STALE: "The picture was too old to use.",
     Reason.FRAME_TAINTED: "The decoder reported damage; waiting for the next keyframe.",

@@ -13,8 +13,11 @@ from pipeline.config.detector import ClassNames, Quantize
 from pipeline.config.motion import MotionConfig
 from pipeline.config.output_schema import OutputSchema
 from pipeline.config.prompt_template import PromptTemplate
+from pipeline.config.raw import read_secret_file
+from pipeline.config.schedule import ScheduleConfig
 from pipeline.config.shapes import Polygon
 from pipeline.config.zones import ZoneConfig
+from pipeline.redaction import register_secret
 
 Decode = Literal[
     "auto",
@@ -79,6 +82,11 @@ class CameraConfig(Section):
     )
     username: str | None = Field(None, title="User name", description="Put into the URL, quoted.")
     password: SecretStr | None = Field(None, title="Password", description="Put into the URL, quoted; never shown.")
+    password_file: Path | None = Field(
+        None,
+        title="Password file",
+        description="Holds the password in place of `password`, where ingest runs; read at each connection.",
+    )
     transport: Literal["tcp", "udp"] = Field("tcp", title="Transport", description="RTP over TCP (default) or UDP.")
     tls_verify: bool = Field(
         True, title="Check the certificate", description="For rtsps and https; most cameras' own needs tls_ca_file."
@@ -93,6 +101,11 @@ class CameraConfig(Section):
         "cpu or a device: that one or nothing.",
     )
     enabled: bool = Field(True, title="Enabled", description="False keeps the camera in the list but disconnected.")
+    schedule: ScheduleConfig | None = Field(
+        None,
+        title="Schedule",
+        description="Hours in which the camera is watched (`timezone`, `windows`); without one, always.",
+    )
     fps: float = Field(
         5.0, title="Frames per second", description="How many frames a second are looked at.", gt=0, le=60
     )
@@ -209,6 +222,14 @@ class CameraConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_password(self) -> CameraConfig:
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("give password or password_file, not both")
+        if self.username is None and (self.password is not None or self.password_file is not None):
+            raise ValueError("a password needs a username")
+        return self
+
     @property
     def title(self) -> str:
         """The name for people."""
@@ -216,10 +237,20 @@ class CameraConfig(Section):
 
     @property
     def source(self) -> str:
-        """What is opened: the URL with user name and password quoted into it. A secret: never log it."""
+        """What is opened: the URL with user name and password quoted into it. A secret: never log it.
+
+        Raises OSError or ValueError when ``password_file`` can't be read.
+        """
         if self.username is None or "://" not in self.url:
             return self.url
         parts = urlsplit(self.url)
         host = parts.netloc.rpartition("@")[2]
-        secret = self.password.get_secret_value() if self.password else ""
-        return urlunsplit(parts._replace(netloc=f"{quote(self.username, safe='')}:{quote(secret, safe='')}@{host}"))
+        login = f"{quote(self.username, safe='')}:{quote(self._secret(), safe='')}"
+        return urlunsplit(parts._replace(netloc=f"{login}@{host}"))
+
+    def _secret(self) -> str:
+        if self.password_file is None:
+            return self.password.get_secret_value() if self.password else ""
+        secret = read_secret_file(self.password_file)
+        register_secret(secret)
+        return secret

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,10 +90,3 @@ def redis_url(valkey: ValkeyServer) -> str:
         client.flushall()
         client.config_set("maxmemory", "0")
     return valkey.connection_url
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port on which nobody listens for now."""
-    with socket.create_server(("127.0.0.1", 0)) as placeholder:
-        return int(placeholder.getsockname()[1])

@@ -6,7 +6,6 @@ import logging
 import multiprocessing
 import os
 import threading
-import time
 from itertools import accumulate, pairwise, takewhile
 from urllib.parse import quote
 
@@ -20,7 +19,7 @@ from pipeline.config import MotionConfig
 from pipeline.messages import CameraState
 from pipeline.reasons import Reason
 from tests.ingest.conftest import FPS
-from tests.ingest.helpers import NoisyClip, NumberedClip, number_of, wait_for
+from tests.ingest.helpers import NoisyClip, NumberedClip, ShiftedClock, number_of, wait_for
 from tests.ingest.watch import Watch, online
 
 PATIENT = {"open_timeout_s": 20, "first_frame_timeout_s": 30, "stall_timeout_s": 30}
@@ -390,11 +389,22 @@ def test_a_stream_without_keyframes_is_not_rested_on(demo, monkeypatch):
 
 
 def test_somebody_in_view_keeps_a_camera_awake(demo):
+    """Given six seconds by the clock between two pictures, and ten until the camera is idle."""
     camera = demo(gop=10, faults=Faults(frozen=True))
-    with Watch(camera.url, idle_after_s=0.5, frozen_after_s=0, **PATIENT) as watch:
-        awake_until = time.monotonic() + 1.0
-        while time.monotonic() < awake_until:
-            watch.reader.keep_awake()
-            assert not watch.reader.health().idle
-            time.sleep(0.02)
-        wait_for(lambda: watch.reader.health().idle, 30, "idle when nobody is there any more")
+    clock = ShiftedClock()
+    settings = {**PATIENT, "idle_after_s": 10, "frozen_after_s": 0, "stall_timeout_s": 300}
+    with Watch(camera.url, clock=clock, **settings) as watch:
+        idle: list[bool] = []
+        somebody = True
+
+        def looked_at(frame: Frame) -> None:
+            idle.append(watch.reader.health().idle)
+            if somebody:
+                watch.reader.keep_awake()
+            clock.advance_monotonic(6.0)
+
+        watch.slot.on_frame = looked_at
+        watch.wait_for_frames(20, timeout=60)
+        assert not any(idle[:20])
+        somebody = False
+        wait_for(lambda: watch.reader.health().idle, 60, "idle when nobody is there any more")
