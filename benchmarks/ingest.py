@@ -73,14 +73,17 @@ class Site:
 
         from ingest.camera_unit import CameraUnit
         from ingest.worker import IngestWorker
-        from pipeline.config import DetectorConfig, WatchwordConfig
+        from pipeline.config import DetectorConfig, StoreConfig, WatchwordConfig
 
         cv2.setNumThreads(1)
         self.ages: defaultdict[str, list[float]] = defaultdict(list)
         self._cameras: list[Any] = []
         self._lock = threading.Lock()
         self._watch_ages(CameraUnit)
-        config = WatchwordConfig(detector=DetectorConfig(weights=str(options.weights), device="cpu", threads=1))
+        config = WatchwordConfig(
+            detector=DetectorConfig(weights=str(options.weights), device="cpu", threads=1),
+            store=StoreConfig(data_dir=Path("no-data")),
+        )
         self.worker = IngestWorker(config, url)
         self.worker.start()
 
