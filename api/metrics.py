@@ -36,6 +36,8 @@ async def metrics(services: Provided) -> Response:
         families += await hub_families(services.hub, time.time())
     if services.ladder is not None:
         families += ladder_families(services.ladder)
+    if services.describing is not None:
+        families += services.describing.collect()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         families += collector.collect()
     return Response(generate_latest(_Gathered(tuple(families))), media_type=CONTENT_TYPE_LATEST)

@@ -9,6 +9,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pydantic import Field, SecretStr, StringConstraints, field_validator
 
 from pipeline.config.base import Section
+from pipeline.config.output_schema import OutputSchema
+from pipeline.config.prompt_template import PromptTemplate
 
 Decode = Literal[
     "auto",
@@ -130,11 +132,16 @@ class CameraConfig(Section):
         lt=1,
     )
     privacy: PrivacyConfig = Field(PrivacyConfig(), title="Privacy", description="Of the people this camera sees.")
-    prompt: str | None = Field(
+    prompt: PromptTemplate | None = Field(
         None,
         title="Prompt",
-        description="Question asked about each person here; default: the describer's.",
-        max_length=4000,
+        description="Question asked about each person here, with the describer's placeholders; default: its question.",
+    )
+    output_schema: OutputSchema | None = Field(
+        None,
+        title="Output schema",
+        description="JSON schema of structured answers about this camera, or the path of a file; default: the "
+        "describer's.",
     )
 
     @field_validator("url", "substream_url")
