@@ -99,8 +99,9 @@ class YoloNetwork:
         """
         return self._config.max_batch if self._on_gpu else 1
 
-    def warm_up(self, imgsz: int) -> None:
+    def warm_up(self, imgsz: int | None = None) -> None:
         """Everything that the first forwards cost extra, before the first camera waits for it."""
+        imgsz = imgsz or self._config.imgsz
         self._limit_threads()
         self._forward([_grey(*COMMON_SIZES[0])], imgsz)
         self._limit_openvino_threads()
@@ -108,12 +109,15 @@ class YoloNetwork:
         for size in COMMON_SIZES:
             self._warm_up(*size, imgsz)
 
-    def detect(self, images: Sequence[Image], imgsz: int) -> list[Rows]:
+    def detect(self, images: Sequence[Image], imgsz: int | None = None) -> list[Rows]:
         """What is on each image, all classes, scores from ``LEAST_SCORE``; boxes are not checked yet.
+
+        ``imgsz``: longer side of the input, the detector's own when not given.
 
         Images of one size share a forward: mixed ones would all be padded to a square. Raises whatever the network's
         runtime raises.
         """
+        imgsz = imgsz or self._config.imgsz
         by_size: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for index, image in enumerate(images):
             by_size[image.shape].append(index)
