@@ -10,6 +10,7 @@ from pipeline.cli.app import command_names
 
 COMMANDS = [
     "bench",
+    "cameras",
     "check",
     "demo",
     "demo-camera",
@@ -49,6 +50,9 @@ def test_the_overview_names_each_command_with_a_sentence() -> None:
         ("ingest", ["--config"]),
         ("serve", ["--config", "--model", "--host", "--port", "--no-cameras"]),
         ("describe", ["IMAGE...", "--model", "--prompt", "--max-tokens"]),
+        ("cameras", ["list", "discover"]),
+        ("cameras list", ["--url", "--api-key"]),
+        ("cameras discover", ["--timeout", "--interface"]),
         ("check", ["--config", "--timeout"]),
         ("events", ["prune"]),
         ("events prune", ["--config", "--dry-run", "--days", "--max-gib"]),
