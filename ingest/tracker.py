@@ -216,6 +216,10 @@ class PersonTracker:
         """Confirmed tracks that are not lost."""
         return sum(f.phase is _Phase.CONFIRMED and now - f.seen_at <= self._config.lost_s for f in self._followed)
 
+    def known(self, now: float) -> int:
+        """How many on the frame at ``now`` (the last one) are events already, or rest."""
+        return sum(f.phase is not _Phase.NEW and f.seen_at == now for f in self._followed)
+
     def unseen(self, now: float) -> tuple[Box, ...]:
         """Where people may be whom the frame at ``now`` (the last one) did not show to the detector."""
         return tuple(box for f in self._followed if f.seen_at < now for box in (f.track.box, f.expected_box(now)))

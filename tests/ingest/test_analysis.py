@@ -45,13 +45,13 @@ class Outbox:
 
 
 class Scene:
-    def __init__(self, blur: str = "none", **sections) -> None:
+    def __init__(self, blur: str = "none", zones=(), **sections) -> None:
         self.clock = FakeClock()
         self.outbox = Outbox()
         self.drops = DropCounts()
         self.observed = []
         self.number = 0
-        camera = CameraConfig(id="front", url="rtsp://127.0.0.1/x", fps=5, privacy={"blur": blur})
+        camera = CameraConfig(id="front", url="rtsp://127.0.0.1/x", fps=5, privacy={"blur": blur}, zones=zones)
         self.previews = PreviewBoard(self.clock)
         self.analysis = CameraAnalysis(
             camera,
@@ -67,9 +67,9 @@ class Scene:
     def show(self, image: np.ndarray, *boxes, score: float = 0.9, seconds: float = 0.2) -> None:
         self.clock.advance(seconds)
         self.number += 1
-        rows = np.array([(*box, score) for box in boxes], dtype=np.float32).reshape(-1, 5)
+        rows = np.array([(*box, score, 0) for box in boxes], dtype=np.float32).reshape(-1, 6)
         frame = Frame("front", self.number, image, self.clock.now(), self.clock.monotonic(), 1)
-        self.analysis.frame(frame, rows, "person", 0.03)
+        self.analysis.frame(frame, rows, {0: "person"}, 0.03)
 
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -378,9 +378,9 @@ def test_stored_pictures_are_covered_for_everybody_in_them(sharp, blur):
         for _ in range(12):
             scene.clock.advance(0.2)
             scene.number += 1
-            rows = np.array([(*BOX, 0.9), (*beside, 0.15)], dtype=np.float32)
+            rows = np.array([(*BOX, 0.9, 0), (*beside, 0.15, 0)], dtype=np.float32)
             frame = Frame("front", scene.number, sharp, scene.clock.now(), scene.clock.monotonic(), 1)
-            scene.analysis.frame(frame, rows, "person", 0.03)
+            scene.analysis.frame(frame, rows, {0: "person"}, 0.03)
 
     def picture(scene: Scene) -> np.ndarray:
         return cv2.imdecode(np.frombuffer(scene.outbox.jpegs[0], np.uint8), cv2.IMREAD_COLOR).astype(int)
@@ -397,3 +397,66 @@ def test_stored_pictures_are_covered_for_everybody_in_them(sharp, blur):
     assert (feet.mean() > 8) == (blur == "person")
     (preview,) = hidden.previews.take()
     assert len(preview.hidden) >= 2 and preview.blur == blur
+
+
+# -- Zones -----------------------------------------------------------------------------------------------------------
+
+LEFT_HALF = {"name": "left", "points": [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]}
+RIGHT_HALF = {"name": "right", "points": [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}
+RIGHT_BOX = (600.0, 404.0, 720.0, 861.0)
+
+
+def test_tracks_tell_where_somebody_has_been_and_crops_where_they_were_on_that_frame(sharp):
+    scene = Scene(zones=[LEFT_HALF, RIGHT_HALF])
+    for _ in range(12):
+        scene.show(sharp, BOX)
+    scene.wait(5)
+
+    assert scene.outbox.tracks[0].zones == (), "not for long enough yet"
+    assert scene.outbox.tracks[-1].zones == ("left",)
+    assert [crop.zones for crop in scene.outbox.crops] == [("left",)]
+
+
+def test_who_never_enters_a_required_zone_makes_no_event(sharp):
+    scene = Scene(zones=[{**LEFT_HALF, "required": True}])
+    for _ in range(20):
+        scene.show(sharp, RIGHT_BOX)
+    assert scene.analysis.counts.in_view == 1
+    scene.wait(5)
+
+    assert scene.outbox.sent == []
+    assert scene.observed == []
+    assert scene.analysis.counts.in_view == 0
+
+
+def test_who_enters_a_required_zone_makes_an_event_that_begins_with_the_first_sight(sharp):
+    scene = Scene(zones=[{**LEFT_HALF, "required": True}])
+    first = scene.clock.now() + 0.2
+    # Near enough to each other that it is one person who moves.
+    for step in range(30):
+        x = 540 - 16 * step if step < 25 else 140
+        scene.show(sharp, (x, 404, x + 120, 861))
+    scene.wait(5)
+
+    start, *rest = scene.outbox.sent
+    assert start.phase is TrackPhase.START
+    assert start.first_seen == pytest.approx(first)
+    assert start.last_seen > first + 1.5
+    assert start.zones == ("left",)
+    assert isinstance(rest[0], CropMessage)
+    assert [m.phase for m in scene.outbox.tracks if m.phase is TrackPhase.END] == [TrackPhase.END]
+
+
+def test_r34_somebody_new_wants_more_frames_until_they_are_an_event_and_again_not_at_rest(sharp):
+    """Given a false positive that never moves, then the motion gate is not held open by it for ever."""
+    scene = Scene(tracking={"stationary_after_s": 2, "stationary_max_s": 4})
+    wanted = []
+    for _ in range(40):
+        scene.show(sharp, BOX)
+        wanted.append(scene.analysis.counts.found)
+    scene.wait(10)
+    scene.show(sharp, BOX)
+
+    assert wanted == [True] * 2 + [False] * 38
+    assert not scene.analysis.counts.found, "a look at what rests"
+    assert len([m for m in scene.outbox.tracks if m.phase is TrackPhase.START]) == 1

@@ -216,8 +216,8 @@ def test_r39_one_person_in_two_boxes_is_one_track():
     scene = Scene()
     for step in range(6):
         x = 100 + 8 * step
-        rows = np.array([[x, 100, x + 100, 300, 0.9], [x + 2, 100, x + 102, 303, 0.6]], dtype=np.float32)
-        scene.show(*check_boxes(rows, 640, 480, 0.1, "person").detections)
+        rows = np.array([[x, 100, x + 100, 300, 0.9, 0], [x + 2, 100, x + 102, 303, 0.6, 0]], dtype=np.float32)
+        scene.show(*check_boxes(rows, 640, 480, 0.1, {0: "person"}).detections)
 
     assert len(scene.started) == 1
 

@@ -253,7 +253,7 @@ def test_commands_sent_before_are_not_read_and_bad_ones_are_skipped(client, capl
     reader = CommandReader(client)
     assert reader.read(block_ms=1) == []
 
-    first = CommandMessage(CommandKind.ADD, "front", 2.0, {"id": "front", "url": "rtsp://host/stream"})
+    first = CommandMessage(CommandKind.CAMERAS, "", 2.0)
     second = CommandMessage(CommandKind.UNWATCH, "front", 3.0)
     send(first)
     client.xadd(keys.COMMANDS, {"kind": "explode", "camera": "secret-camera", "time": "4"})
