@@ -45,6 +45,8 @@ class Runner(Encoder, Protocol):
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
 
+    def score(self, chunk: Chunk) -> list[Sample]: ...
+
 
 class EngineCore:
     """Requests, pages, features, and one step after another.
@@ -178,7 +180,7 @@ class EngineCore:
         predicted = forward = 0.0
         if plan.chunks:
             logits, predicted, forward = self._forward(plan.chunks)
-            self._advance(plan.chunks, logits)
+            forward += self._advance(plan.chunks, logits)
         if plan.target is not None:
             self._learn(plan, plan.target, time.monotonic() - started, forward)
         # Tokens are out; pictures get what is left of the step's time.
@@ -217,8 +219,9 @@ class EngineCore:
         )
 
     def _prefix_hit(self, request: Request) -> PrefixHit:
-        # The last token is always computed: its logits are needed.
-        blocks = self.pool.lookup(request.block_hashes((request.total - 1) // self.config.block_size))
+        # The last token is always computed: its logits are needed, as are those before a token still to be scored.
+        usable = request.scored if request.unscored else request.total - 1
+        blocks = self.pool.lookup(request.block_hashes(usable // self.config.block_size))
         return PrefixHit(tuple(blocks), self.pool.count_free(blocks))
 
     def _apply_moves(self, plan: Plan) -> None:
@@ -281,8 +284,28 @@ class EngineCore:
         if not plan.encodes and plan.num_prefill > self._budget.least_prefill:
             self._margin.observe(seconds, target)
 
-    def _advance(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> None:
-        """Moves ``computed`` on, publishes full pages, lets go of used features, and hands out the new tokens."""
+    def _score(self, chunks: Sequence[Chunk]) -> float:
+        """Log-probabilities of the forward's prompt tokens, for those who asked; gives the seconds that it took.
+
+        A failure is the request's alone.
+        """
+        started = time.monotonic()
+        for chunk in chunks:
+            request = chunk.request
+            if not request.unscored:
+                continue
+            try:
+                self._sequences[request.key].take_scores(self.runner.score(chunk))
+            except Exception:
+                logger.exception("scoring the prompt of request %s failed", request.request_id)
+                self.fail(request.request_id, "scoring the prompt failed")
+        return time.monotonic() - started
+
+    def _advance(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> float:
+        """Moves ``computed`` on, publishes full pages, lets go of used features, and hands out the new tokens.
+
+        Gives the seconds that scoring prompts took: few steps do, so it is no overhead of a step.
+        """
         now = time.monotonic()
         for chunk in chunks:
             request, end = chunk.request, chunk.start + chunk.length
@@ -296,11 +319,13 @@ class EngineCore:
             if request.last_token_time is None:
                 self.metrics.inc("prompt_tokens", chunk.length)
         sampled = [self._sequences[chunk.request.key] for chunk in chunks if chunk.samples]
+        seconds = self._score(chunks)
         for sequence, result in zip(sampled, self._sample(logits, sampled), strict=True):
             if result is None:
                 self.fail(sequence.request.request_id, "sampling failed")
             elif sequence.request.key in self._sequences:
                 self._take(sequence, result, now)
+        return seconds
 
     def _sample(self, logits: torch.Tensor, sequences: Sequence[OutputSequence]) -> list[Sample | None]:
         """One batched call; if it fails, row by row, so that only the row at fault is lost (None)."""

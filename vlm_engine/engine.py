@@ -210,6 +210,11 @@ class VLMEngine:
         return self._loaded().family.takes_images
 
     @property
+    def takes_several_images(self) -> bool:
+        """Whether a prompt may hold more than one picture; False while no model is loaded."""
+        return self._checkpoint is not None and self._checkpoint.family.takes_several_images
+
+    @property
     def least_image_tokens(self) -> int:
         """Fewest tokens that a picture can take; 0 for a model that takes none."""
         return self._image_limits.least if self._image_limits is not None else 0

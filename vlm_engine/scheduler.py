@@ -21,6 +21,8 @@ from vlm_engine.prompt import PriorityClass
 from vlm_engine.request import ImageSpan, Request
 from vlm_engine.step_time import StepTimeModel
 
+SCORED_TOKENS = 64
+"""Most tokens in a step that decodes of a prompt whose log-probabilities are asked for: each costs a row of logits."""
 AGEING_STEPS = 64
 """After so many steps without work a background request counts as interactive: neither class starves."""
 
@@ -266,6 +268,8 @@ def _share_prefill(
     """Pass 3. Within a class, quanta go round until the bound is used or all have what they can use."""
     quantum = _quantum(budget)
     want = {r.key: _usable(state, budget, r, starts[r.key]) - draft.granted.get(r.key, 0) for r in group}
+    if draft.decodes:
+        want |= {r.key: min(want[r.key], SCORED_TOKENS) for r in group if r.unscored}
     while draft.tokens > 0 and any(want[r.key] > 0 for r in group):
         for request in group:
             share = min(want[request.key], quantum, draft.tokens)
