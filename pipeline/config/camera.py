@@ -34,6 +34,20 @@ SCHEMES = ("rtsp", "rtsps", "http", "https")
 CameraId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 
 
+Blur = Literal["none", "head", "person"]
+
+
+class PrivacyConfig(Section):
+    """What of people leaves ingest."""
+
+    blur: Blur = Field(
+        "none",
+        title="Blur",
+        description="What is made unrecognisable, of everybody, in pictures of people and previews: nothing, the head "
+        "(top quarter of the box) or the whole person. The model sees the same pictures.",
+    )
+
+
 class CameraConfig(Section):
     """A camera to watch. ``username`` and ``password`` may be given beside the URL and are quoted into it."""
 
@@ -117,6 +131,7 @@ class CameraConfig(Section):
         gt=0,
         lt=1,
     )
+    privacy: PrivacyConfig = Field(PrivacyConfig(), title="Privacy", description="Of the people this camera sees.")
     prompt: PromptTemplate | None = Field(
         None,
         title="Prompt",
