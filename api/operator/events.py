@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
-from starlette.responses import FileResponse
 
 from api.errors import ApiError, invalid
 from api.operator.parts import EventPath, hub_of, refuse_cross_site, store_of
@@ -129,14 +127,16 @@ async def describe_event(
 async def show_crop(event: EventPath, request: Request, services: Provided) -> Response:
     """The best picture so far. It may be replaced by a better one, so caches must ask (ETag)."""
     store = store_of(services)
-    path = await asyncio.to_thread(_crop_file, store, event, services.config.store.data_dir)
-    if path is None:
+    sha256 = await asyncio.to_thread(store.crop, event)
+    if sha256 is None:
         return await _waiting_crop(store, event, services)
-    response = FileResponse(path, media_type="image/jpeg", stat_result=await asyncio.to_thread(path.stat))
-    response.headers["Cache-Control"] = "private, no-cache"
-    if request.headers.get("if-none-match") != response.headers["etag"]:
-        return response
-    return Response(status_code=304, headers={"ETag": response.headers["etag"], "Cache-Control": "private, no-cache"})
+    headers = {"ETag": f'"{sha256}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    jpeg = await asyncio.to_thread(store.read_picture, sha256)
+    if jpeg is None:
+        raise _not_found(event)
+    return Response(jpeg, media_type="image/jpeg", headers=headers)
 
 
 @router.get("/{event}/pictures/{sha256}.jpg", summary="One of the event's pictures", response_class=Response)
@@ -159,15 +159,6 @@ async def _waiting_crop(store: EventStore, event: str, services: Services) -> Re
     if jpeg is None:
         raise _not_found(event)
     return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "private, no-cache"})
-
-
-def _crop_file(store: EventStore, event: str, data_dir: pathlib.Path) -> pathlib.Path | None:
-    """The picture's file, only ever one inside the data folder."""
-    path = store.crop_path(event)
-    if path is None:
-        return None
-    resolved = path.resolve()
-    return resolved if resolved.is_relative_to(data_dir.resolve()) and resolved.is_file() else None
 
 
 def _not_found(event: str) -> ApiError:

@@ -26,7 +26,7 @@ from pipeline.messages import (
 )
 from pipeline.reasons import Reason
 from pipeline.store.again import Answer, Asking, mark_asked, refusal
-from pipeline.store.crop_files import CropFiles, Picture
+from pipeline.store.crop_files import CropFiles, Picture, Pictures
 from pipeline.store.database import Database
 from pipeline.store.outcome import CropOutcome, judge
 from pipeline.store.pruning import Pruner
@@ -55,12 +55,12 @@ _UNFINISHED = (CropOutcome.QUEUED.value, CropOutcome.RUNNING.value)
 
 
 class EventStore:
-    """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` for pictures."""
+    """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` or an S3 bucket for pictures."""
 
     def __init__(self, config: StoreConfig, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._database = Database(config)
-        self._files = CropFiles(config.data_dir / "crops")
+        self._files = _pictures(config)
         self.pruner = Pruner(self._database, self._files)
         if (count := index_missing(self._database)) > 0:
             log.info("%d events were added to the search index", count)
@@ -309,15 +309,23 @@ class EventStore:
 
         return self._database.read(work)
 
-    def crop_path(self, event_id: str) -> Path | None:
-        """The file of the picture that is shown for an event, None when there is none."""
+    def crop(self, event_id: str) -> str | None:
+        """SHA-256 of the picture that is shown for an event, None when there is none."""
 
         def work(session: Session) -> str | None:
             best = select(CropRow.sha256).join(EventRow, EventRow.best_crop_id == CropRow.crop_id)
             return session.scalars(best.where(EventRow.id == event_id)).one_or_none()
 
-        sha256 = self._database.read(work)
-        if sha256 is None:
+        return self._database.read(work)
+
+    def read_picture(self, sha256: str) -> bytes | None:
+        """A picture by its SHA-256, which is only ever one from this store; None when it is no longer kept."""
+        return self._files.read(sha256)
+
+    def crop_path(self, event_id: str) -> Path | None:
+        """The file of :meth:`crop`; None also when pictures are kept elsewhere than in files."""
+        sha256 = self.crop(event_id)
+        if sha256 is None or not isinstance(self._files, CropFiles):
             return None
         path = self._files.path(sha256)
         return path if path.exists() else None
@@ -421,6 +429,14 @@ def _records(session: Session, rows: list[EventRow]) -> tuple[EventRecord, ...]:
     best = [row.best_crop_id for row in rows if row.best_crop_id is not None]
     crops = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.crop_id.in_(best)))}
     return tuple(record_of(row, crops.get(row.best_crop_id or "")) for row in rows)
+
+
+def _pictures(config: StoreConfig) -> Pictures:
+    if config.crops_url is None:
+        return CropFiles(config.data_dir / "crops")
+    from pipeline.store.crop_objects import CropObjects
+
+    return CropObjects(config.crops_url)
 
 
 def _note_zones(event: EventRow, zones: Sequence[str]) -> None:
