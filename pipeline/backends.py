@@ -109,6 +109,9 @@ class DescriptionBackend(Protocol):
 class InProcessBackend:
     """The engine of this process, behind the people who chat with it.
 
+    Where it can't write under a grammar (its library is missing, or doesn't know the model's tokenizer), one warning
+    says so and models are trusted to do as they are told.
+
     Args:
         engine: in any state; crops wait while it loads.
         processor_options: for the model's processor, such as ``do_image_splitting``.
@@ -117,6 +120,7 @@ class InProcessBackend:
     def __init__(self, engine: VLMEngine, processor_options: Mapping[str, Any] | None = None) -> None:
         self._engine = engine
         self._processor_options = dict(processor_options or {})
+        self._takes_schemas = True
 
     @property
     def model(self) -> str:
@@ -146,7 +150,7 @@ class InProcessBackend:
 
     async def _submit(self, request: DescriptionRequest) -> tuple[OutputStream, int]:
         """The request's stream, and how many tokens its pictures take."""
-        from vlm_engine import PriorityClass, SamplingParams, StructuredOutput
+        from vlm_engine import InvalidRequestError, PriorityClass, SamplingParams, StructuredOutput
 
         parts: list[Any] = [{"type": "image", "image": jpeg} for jpeg in request.pictures]
         messages: list[Message] = [{"role": "system", "content": request.system}] if request.system else []
@@ -159,14 +163,25 @@ class InProcessBackend:
             max_image_tokens=None if bound is None else max(bound, self._engine.least_image_tokens),
         )
         structured = None
-        if request.schema is not None:
+        if request.schema is not None and self._takes_schemas:
             structured = StructuredOutput("json_schema", json.dumps(request.schema))
-        stream = await self._engine.submit(
-            prompt,
-            SamplingParams(temperature=0.0, max_tokens=request.max_tokens, structured=structured),
-            request_id=f"crop-{uuid.uuid4().hex}",
-            priority_class=PriorityClass.BACKGROUND,
-        )
+
+        async def submit() -> OutputStream:
+            return await self._engine.submit(
+                prompt,
+                SamplingParams(temperature=0.0, max_tokens=request.max_tokens, structured=structured),
+                request_id=f"crop-{uuid.uuid4().hex}",
+                priority_class=PriorityClass.BACKGROUND,
+            )
+
+        try:
+            stream = await submit()
+        except InvalidRequestError as error:
+            if structured is None or error.code != "unsupported_parameter":
+                raise
+            log.warning("%s: answers are read as they come, and some may have no attributes", error)
+            self._takes_schemas, structured = False, None
+            stream = await submit()
         return stream, sum(image.num_tokens for image in prompt.images)
 
     @contextmanager

@@ -48,7 +48,7 @@ def event_filter(
     zone: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
     attribute: Annotated[
         list[Annotated[str, StringConstraints(pattern=r"^[^:]{1,100}:.{1,100}$")]] | None,
-        Query(max_length=16, description="path:value, such as upper.colour:red; all of several must hold."),
+        Query(max_length=16, description="path:value, such as upper.colours:red; all of several must hold."),
     ] = None,
     since: Annotated[AwareDatetime | None, Query(description="First seen then or later; ISO 8601 with offset.")] = None,
     until: Annotated[AwareDatetime | None, Query(description="First seen before then.")] = None,

@@ -95,7 +95,7 @@ class EventFilter:
 
     Attributes:
         text: words, ``"phrases"``, ``begin*`` and ``-without``; see :func:`pipeline.store.search_text.read_query`.
-        attributes: (path, value) pairs, ``("upper.colour", "red")``; a value's single words match too.
+        attributes: (path, value) pairs, ``("upper.colours", "red")``; a value's single words match too.
         since, until: bounds of ``first_seen``, seconds since the epoch; the first is included, the second is not.
     """
 

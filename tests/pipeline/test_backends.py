@@ -219,6 +219,15 @@ async def test_a_model_that_sees_nothing_still_gives_an_object_that_fits(engine)
         assert next(iter(json.loads(text))) == "description"
 
 
+async def test_an_engine_without_grammars_still_describes(engine, caplog, monkeypatch):
+    monkeypatch.setattr(engine._grammars, "_unavailable", "structured output doesn't know this model's tokenizer")
+    backend = InProcessBackend(engine)
+    for _ in range(2):
+        assert (await answer(backend, jpeg_of(), schema=SCHEMA))[-1].finish_reason is not None
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert "doesn't know this model's tokenizer" in caplog.text
+
+
 async def test_several_pictures_go_into_one_prompt_and_share_its_bound(engine):
     backend = InProcessBackend(engine)
     assert backend.takes_several_pictures
