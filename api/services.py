@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 if TYPE_CHECKING:
     from pipeline.config import WatchwordConfig
     from pipeline.describer_metrics import DescriberMetrics
+    from pipeline.embedder import Embedder
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -27,6 +28,7 @@ class Services:
         hub: cameras, queue and event changes in Redis; None without cameras.
         model_name: the one name that requests may give as ``model``.
         describing: what the describer counts and times; None where there is none.
+        embedder: search by meaning; None where it isn't configured.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
     """
 
@@ -37,6 +39,7 @@ class Services:
     model_name: str
     ladder: ImageLadder | None = None
     describing: DescriberMetrics | None = None
+    embedder: Embedder | None = None
 
 
 def services_of(request: Request) -> Services:

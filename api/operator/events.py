@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -13,8 +14,10 @@ from api.operator.parts import EventPath, hub_of, refuse_cross_site, store_of
 from api.services import Provided, Services
 from pipeline.clock import SystemClock
 from pipeline.describe_again import describe_again
+from pipeline.embedder import EmbeddingsUnavailable
 from pipeline.messages import EventState
 from pipeline.store import Answer, BadCursor, EventFilter, EventStore
+from pipeline.store.vectors import VectorMismatch
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -80,6 +83,32 @@ async def list_events(
     except BadCursor as error:
         raise invalid(str(error), param="before", code="invalid_cursor") from None
     return EventList(events=[event.to_api() for event in page.events], next=page.next)
+
+
+class SimilarEvents(BaseModel):
+    events: list[dict[str, Any]] = Field(description="Nearest in meaning first; `similarity` is the cosine, -1 to 1.")
+
+
+@router.get("/similar", summary="Events by meaning, nearest first")
+async def similar_events(
+    services: Provided,
+    where: Annotated[EventFilter, Depends(event_filter)],
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
+) -> SimilarEvents:
+    """As the list, but `q` is a text whose meaning counts, not its words. Needs `search.embeddings_url`."""
+    store, embedder = store_of(services), services.embedder
+    if embedder is None:
+        raise ApiError(404, "No server for embeddings is configured (search.embeddings_url).", code="no_embeddings")
+    if not where.text.strip():
+        raise invalid("q is empty: it is the text whose meaning is looked for.", param="q")
+    try:
+        [vector] = await embedder.embed([where.text])
+        facts = replace(where, text="")
+        found = dict(await asyncio.to_thread(store.vectors.nearest, embedder.model, vector, facts, limit))
+    except (EmbeddingsUnavailable, VectorMismatch) as error:
+        raise ApiError(503, f"Events can't be found by meaning now: {error}.", code="embeddings_unavailable") from None
+    records = await asyncio.to_thread(store.get_all, list(found))
+    return SimilarEvents(events=[record.to_api() | {"similarity": found[record.id]} for record in records])
 
 
 @router.get("/{event}", summary="One event, with its pictures and the request behind its description")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipeline.backends import DescriptionBackend
     from pipeline.describer import Describer
     from pipeline.describer_metrics import DescriberMetrics
+    from pipeline.embedder import Embedder
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -175,7 +176,14 @@ class ServeRuntime:
         hub, store = await self._open_camera_parts() if self._cameras else (None, None)
         self._ladder, self._describing = self._make_ladder(), self._make_metrics()
         services = Services(
-            config, self._engine, store, hub, self._model_name(), self._ladder, describing=self._describing
+            config,
+            self._engine,
+            store,
+            hub,
+            self._model_name(),
+            self._ladder,
+            describing=self._describing,
+            embedder=self._make_embedder(store),
         )
         self._server = server = ApiServer(create_app(services), config.server.host, config.server.port)
         self._http = asyncio.create_task(server.serve(), name="http")
@@ -252,6 +260,16 @@ class ServeRuntime:
         describer = self._config.describer
         wanted = self._cameras and self._engine is not None and describer.image_ladder
         return ImageLadder(describer, self._clock) if wanted else None
+
+    def _make_embedder(self, store: EventStore | None) -> Embedder | None:
+        if store is None or self._config.search.embeddings_url is None:
+            return None
+        from pipeline.embedder import Embedder
+
+        embedder = Embedder(store, self._config.search)
+        self._open.push_async_callback(embedder.close)
+        self._keep("embedder", embedder.run())
+        return embedder
 
     def _make_metrics(self) -> DescriberMetrics | None:
         from pipeline.describer_metrics import DescriberMetrics

@@ -11,6 +11,7 @@ from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
 from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
 from pipeline.config.retention import RetentionConfig
+from pipeline.config.search import SearchConfig
 from pipeline.config.server import ApiKeyConfig, ServerConfig
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "PrivacyConfig",
     "RedisConfig",
     "RetentionConfig",
+    "SearchConfig",
     "ServerConfig",
     "StoreConfig",
     "TrackingConfig",
@@ -44,6 +46,7 @@ class WatchwordConfig(Section):
     describer: DescriberConfig = Field(DescriberConfig(), title="Describer", description="From crops to words.")
     store: StoreConfig = Field(StoreConfig(), title="Store", description="Events and crops.")
     retention: RetentionConfig = Field(RetentionConfig(), title="Retention", description="How long events are kept.")
+    search: SearchConfig = Field(SearchConfig(), title="Search", description="Finding events by meaning.")
     server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
     pictures: PicturesConfig = Field(PicturesConfig(), title="Pictures", description="Pictures in requests.")
 

@@ -12,7 +12,7 @@ from pipeline.config.engine import StoreConfig
 from pipeline.config.load import ConfigProblem, load_config
 from pipeline.config.retention import RetentionConfig
 from pipeline.messages import CropKind, TrackPhase
-from pipeline.store import EventStore
+from pipeline.store import EventStore, View
 from pipeline.store.crop_files import GRACE_S
 from pipeline.store.crop_objects import CropObjects
 from tests.pipeline.material import crop_of, jpeg_of, track_of
@@ -79,7 +79,7 @@ def test_pictures_are_kept_by_content_and_read_back(bucket):
 
 def test_an_event_with_its_pictures_lives_and_goes_with_retention(store, tmp_path, monkeypatch):
     store.apply_track(track_of(TrackPhase.END, final_crop=True))
-    store.add_crop(crop_of("f", kind=CropKind.FINAL), jpeg_of(80), (jpeg_of(40), jpeg_of(160)))
+    store.add_crop(crop_of("f", kind=CropKind.FINAL), jpeg_of(80), (View(jpeg_of(40), 3), View(jpeg_of(160), 12)))
     store.fail_description("f", reason_of_test(), expired=True)
     names = store.pictures("front.a-1")
     assert [store.picture("front.a-1", name) for name in names] == [jpeg_of(40), jpeg_of(80), jpeg_of(160)]
@@ -105,7 +105,7 @@ def reason_of_test():
 
 
 def test_r69_only_what_no_event_names_goes(store, bucket, hours_later):
-    store.add_crop(crop_of("e"), jpeg_of(40), (jpeg_of(80),))
+    store.add_crop(crop_of("e"), jpeg_of(40), (View(jpeg_of(80)),))
     stray = CropObjects(bucket).add(jpeg_of(160))
     found = [file for files in store.pruner.orphans() for file in files]
     assert [file.sha256 for file in found] == [stray.sha256]
