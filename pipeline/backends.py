@@ -59,12 +59,16 @@ class BackendError(Exception):
         reason: one of the three.
         message: what happened.
         retry_after: seconds that the engine asks for.
+        too_many_pictures: the crop can be described at once with its best picture alone.
     """
 
-    def __init__(self, reason: Reason, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: Reason, message: str, retry_after: float | None = None, *, too_many_pictures: bool = False
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.retry_after = retry_after
+        self.too_many_pictures = too_many_pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ class InProcessBackend:
         # Imported here: with another backend this process never loads torch.
         from vlm_engine import FinishReason
 
-        with self._as_backend_errors():
+        with self._as_backend_errors(len(request.pictures)):
             stream, image_tokens = await self._submit(request)
         async with stream:
             async for output in stream:
@@ -185,8 +189,8 @@ class InProcessBackend:
         return stream, sum(image.num_tokens for image in prompt.images)
 
     @contextmanager
-    def _as_backend_errors(self) -> Iterator[None]:
-        from vlm_engine import EngineDeadError, EngineError, OverloadedError
+    def _as_backend_errors(self, pictures: int) -> Iterator[None]:
+        from vlm_engine import EngineDeadError, EngineError, InvalidRequestError, OverloadedError
 
         try:
             yield
@@ -194,6 +198,9 @@ class InProcessBackend:
             raise BackendError(Reason.ENGINE_BUSY, str(error), error.retry_after) from error
         except EngineDeadError as error:
             raise BackendError(Reason.ENGINE_DOWN, str(error)) from error
+        except InvalidRequestError as error:
+            # Most likely the context is too short for several; if not, the best picture alone will say so.
+            raise BackendError(Reason.ENGINE_ERROR, str(error), too_many_pictures=pictures > 1) from error
         except EngineError as error:
             raise BackendError(self._blame(), str(error)) from error
 
@@ -277,7 +284,7 @@ class OpenAIBackend:
             if len(pictures) < len(request.pictures):
                 await stream.close()
                 # What is asked, and kept as having been asked, speaks of several pictures.
-                raise BackendError(Reason.ENGINE_BUSY, "asking again with the best picture alone", retry_after=0.0)
+                raise BackendError(Reason.ENGINE_ERROR, "the server takes one picture", too_many_pictures=True)
             return stream
         raise refusal or RuntimeError("a request has no way to be asked")
 

@@ -224,12 +224,16 @@ class Describer:
 
     async def _describe_in_time(self, held: HeldCrop, views: _Views, event: EventRecord) -> None:
         """Tries until the crop's deadline while the engine is down or busy (R44, R45); a failure is recorded."""
-        attempts = 0
+        attempts, most = 0, self._config.pictures_per_prompt
         while True:
             try:
                 self._counts.running += 1
-                text, meta = await self._describe(held.message, views, event)
+                text, meta = await self._describe(held.message, views, event, most)
             except BackendError as error:
+                if error.too_many_pictures and most > 1:
+                    log.info("crop %s goes with its best picture alone: %s", held.message.crop_id, error)
+                    most = 1
+                    continue
                 if error.reason == Reason.ENGINE_ERROR:
                     log.warning("crop %s of camera %s failed: %s", held.message.crop_id, event.camera, error)
                     await self._record_failure(held, error.reason)
@@ -253,12 +257,14 @@ class Describer:
             finally:
                 self._counts.running -= 1
 
-    async def _describe(self, message: CropMessage, views: _Views, event: EventRecord) -> tuple[str, DescriptionMeta]:
-        """Raises BackendError, TimeoutError."""
+    async def _describe(
+        self, message: CropMessage, views: _Views, event: EventRecord, most: int
+    ) -> tuple[str, DescriptionMeta]:
+        """The words of a crop that is shown with at most so many pictures. Raises BackendError, TimeoutError."""
         config = self._config
         bound = self._ladder.tokens if self._ladder is not None else None
         several = bound is None and self._backend.takes_several_pictures
-        pictures, best = views.shown(config.pictures_per_prompt if several else 1)
+        pictures, best = views.shown(most if several else 1)
         if len(pictures) > 1:
             bound = max(1, config.image_tokens_per_prompt // len(pictures))
         prompt = self._prompts.prompt(message, event, len(pictures))

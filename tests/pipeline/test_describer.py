@@ -745,6 +745,7 @@ async def test_a_server_that_takes_one_picture_gets_the_best_and_what_was_asked_
     meta = store.description("front.a-1").meta
     assert meta.pictures == (hashlib.sha256(jpeg_of(80)).hexdigest(),)
     assert meta.question == DescriberConfig().prompt
+    assert drops(client) == {} and not client.exists(keys.failures("front")), "that was no failure"
 
 
 async def test_while_crops_wait_too_long_only_the_best_view_is_looked_at(client, redis_url, redis_config, store):
