@@ -26,6 +26,7 @@ from pipeline.messages import (
 )
 from pipeline.reasons import Reason
 from pipeline.store.again import Answer, Asking, mark_asked, refusal
+from pipeline.store.cameras import CameraChanges
 from pipeline.store.crop_files import CropFiles, Picture, Pictures
 from pipeline.store.database import Database
 from pipeline.store.outcome import CropOutcome, judge
@@ -66,6 +67,7 @@ class EventStore:
         self._files = _pictures(config)
         self.pruner = Pruner(self._database, self._files)
         self.vectors = Vectors(self._database)
+        self.cameras = CameraChanges(self._database, self._clock)
         if (count := index_missing(self._database)) > 0:
             log.info("%d events were added to the search index", count)
 
