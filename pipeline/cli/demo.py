@@ -65,7 +65,13 @@ class DemoPlan:
                 "max_num_seqs": 8,
                 "num_threads": engine_threads(usable_cores()),
             },
-            "describer": {"max_tokens": 40, "concurrency": 1, "timeout_s": 110, **self.model.describer},
+            "describer": {
+                "output": "text",
+                "max_tokens": 40,
+                "concurrency": 1,
+                "timeout_s": 110,
+                **self.model.describer,
+            },
             "store": {"data_dir": str(self.folder)},
             "server": {"host": HOST, "port": self.port},
         }

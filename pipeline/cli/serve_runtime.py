@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pipeline.camera_registry import CameraRegistry
     from pipeline.describer import Describer
     from pipeline.describer_metrics import DescriberMetrics
+    from pipeline.embedder import Embedder
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -196,6 +197,7 @@ class ServeRuntime:
             self._ladder,
             cameras=self._registry,
             describing=self._describing,
+            embedder=self._make_embedder(store),
         )
         self._server = server = ApiServer(create_app(services), config.server.host, config.server.port)
         self._http = asyncio.create_task(server.serve(), name="http")
@@ -277,6 +279,16 @@ class ServeRuntime:
         describer = self._config.describer
         wanted = self._cameras and self._engine is not None and describer.image_ladder
         return ImageLadder(describer, self._clock) if wanted else None
+
+    def _make_embedder(self, store: EventStore | None) -> Embedder | None:
+        if store is None or self._config.search.embeddings_url is None:
+            return None
+        from pipeline.embedder import Embedder
+
+        embedder = Embedder(store, self._config.search)
+        self._open.push_async_callback(embedder.close)
+        self._keep("embedder", embedder.run())
+        return embedder
 
     def _make_metrics(self) -> DescriberMetrics | None:
         from pipeline.describer_metrics import DescriberMetrics

@@ -31,7 +31,7 @@ from pipeline.queue.hub import CameraHub
 from pipeline.queue.preview import PreviewWriter
 from pipeline.queue.status import StatusWriter
 from pipeline.reasons import Reason
-from pipeline.store import DescriptionMeta, EventRecord, EventStore
+from pipeline.store import DescriptionMeta, EventRecord, EventStore, View
 from tests.api.pictures import encoded
 
 PASSWORD = "S3cret"
@@ -122,7 +122,7 @@ class Station:
             frame_width=1280,
             frame_height=720,
         )
-        return self.store.add_crop(crop, picture or encoded(), others)
+        return self.store.add_crop(crop, picture or encoded(), [View(other) for other in others])
 
     def track(
         self,

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
 from pipeline.answers import AnswerForm
 from pipeline.describer_metrics import Outcome
+from pipeline.embedder import Embedder
 from pipeline.messages import CameraState, CommandKind, CommandMessage, CropMessage, TrackPhase
 from pipeline.queue import keys
 from pipeline.reasons import REASON_TEXT, Reason
 from tests.api.conftest import error_of
+from tests.api.live_server import LiveServer
 from tests.api.pictures import encoded, picture
 from tests.api.station import PASSWORD
+from tests.pipeline.test_vectors import EmbeddingServer, config_of, embedding
 
 
 def cameras(operator) -> dict[str, dict]:
@@ -266,6 +271,33 @@ def test_r59_every_picture_of_an_event_is_listed_and_sent(operator, station):
     assert operator.get(shown[0]["url"].replace(record.id, other.id)).status_code == 404
     assert operator.get(f"/api/events/{record.id}/pictures/{'0' * 64}.jpg").status_code == 404
     assert operator.get(f"/api/events/{record.id}/pictures/..%2f..%2fx.jpg").status_code in (400, 404)
+
+
+def test_events_are_found_by_meaning_where_embeddings_are_configured(operator, station):
+    """A real server for embeddings, the app, the store."""
+    refused = operator.get("/api/events/similar", params={"q": "red"})
+    assert (refused.status_code, error_of(refused)["code"]) == (404, "no_embeddings")
+    records = [station.person("front", n) for n in range(2)] + [station.person("yard", 2)]
+    for record, words in zip(records, ("A scarlet parka.", "A puppy.", "A crimson bag."), strict=True):
+        station.describe(record, words)
+    embeddings = EmbeddingServer()
+    embeddings.start()
+    embedder = Embedder(station.store, config_of(embeddings))
+    vectors = {record.id: embedding(station.store.get(record.id).description) for record in records}
+    words = {record.id: station.store.get(record.id).description for record in records}
+    station.store.vectors.add("m1", words, vectors)
+    with LiveServer(replace(station.services, embedder=embedder)) as server:
+        get = httpx.Client(base_url=server.url, timeout=15).get
+        found = get("/api/events/similar", params={"q": "red jacket"}).json()["events"]
+        assert found[0]["id"] == records[0].id and found[0]["similarity"] > 0.99
+        assert [event["similarity"] for event in found] == sorted((e["similarity"] for e in found), reverse=True)
+        only = get("/api/events/similar", params={"q": "red jacket", "camera": "yard"}).json()["events"]
+        assert [event["id"] for event in only] == [records[2].id]
+        assert error_of(get("/api/events/similar", params={"q": " "}))["param"] == "q"
+        embeddings.refuse = True
+        away = get("/api/events/similar", params={"q": "red"})
+        assert (away.status_code, error_of(away)["code"]) == (503, "embeddings_unavailable")
+    embeddings.stop()
 
 
 def test_the_metrics_tell_how_descriptions_fare(operator, station):
