@@ -41,7 +41,7 @@ class MessageBuffer:
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
         self._crops = 0
-        self._finals_lost: set[str] = set()
+        self._finals_lost: dict[str, None] = {}  # a set in the order of arrival
 
     def put_track(self, message: TrackMessage) -> None:
         with self._lock:
@@ -89,7 +89,7 @@ class MessageBuffer:
 
     def _truthful(self, item: Waiting) -> Waiting:
         if isinstance(item, TrackMessage) and item.phase is TrackPhase.END and item.track in self._finals_lost:
-            self._finals_lost.discard(item.track)
+            self._finals_lost.pop(item.track)
             return replace(item, final_crop=False)
         return item
 
@@ -102,12 +102,15 @@ class MessageBuffer:
         self._waiting.remove(crop)
         self._crops -= 1
         if crop.message.kind is CropKind.FINAL:
-            self._finals_lost.add(crop.message.track)
+            self._finals_lost[crop.message.track] = None
+            if len(self._finals_lost) > MAX_TRACKS:
+                # Their ends were dropped before them.
+                self._finals_lost.pop(next(iter(self._finals_lost)))
         self._drops.of(crop.message.camera).add(reason)
 
     def _drop_track(self) -> None:
         tracks = [item for item in self._waiting if isinstance(item, TrackMessage)]
         victim = next((item for item in tracks if item.phase is TrackPhase.UPDATE), tracks[0])
         self._waiting.remove(victim)
-        self._finals_lost.discard(victim.track)
+        self._finals_lost.pop(victim.track, None)
         self._drops.of(victim.camera).add(Reason.BUFFER_FULL)

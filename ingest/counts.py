@@ -34,11 +34,6 @@ class DropCounts:
             new, self._new = dict(self._new), Counter()
         return new
 
-    def give_back(self, counts: dict[Reason, int]) -> None:
-        """Puts back what ``take_new`` gave and could not be written."""
-        with self._lock:
-            self._new.update(counts)
-
 
 class DropLedger:
     """The drop counts of all cameras. Thread-safe, and calls nobody while it holds its lock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pipeline.logs import ThrottledLogger
 from pipeline.messages import CameraStatus, CropMessage, TrackMessage
 from pipeline.queue.connect import sync_client
 from pipeline.queue.crops import CropWriter
-from pipeline.queue.drops import count_drops
+from pipeline.queue.drops import DropCounter
 from pipeline.queue.preview import PreviewWriter
 from pipeline.queue.status import StatusWriter
 from pipeline.queue.tracks import TrackWriter
@@ -66,6 +67,8 @@ class Publisher:
         self._track_writer = TrackWriter(self._client)
         self._status_writer = StatusWriter(self._client, config)
         self._preview_writer = PreviewWriter(self._client)
+        self._drop_counter = DropCounter(self._client)
+        self._uncounted: tuple[str, dict[tuple[str, Reason], int]] | None = None
         self._statuses = statuses
         self._drops = drops
         self._previews = previews
@@ -169,15 +172,21 @@ class Publisher:
             self._preview_writer.write(preview.frame.camera, draw(preview))
 
     def _write_drops(self) -> None:
-        for camera, counts in self._drops.all().items():
-            new = counts.take_new()
-            try:
-                for reason in list(new):
-                    count_drops(self._client, camera, reason, new[reason])
-                    del new[reason]
-            except redis.RedisError:
-                counts.give_back(new)
-                raise
+        """Counts what was dropped since the last time, once, however often it must be tried."""
+        if self._uncounted is not None:
+            self._count(*self._uncounted)
+        new = {
+            (camera, reason): n
+            for camera, counts in self._drops.all().items()
+            for reason, n in counts.take_new().items()
+        }
+        if new:
+            self._count(uuid.uuid4().hex, new)
+
+    def _count(self, token: str, counts: dict[tuple[str, Reason], int]) -> None:
+        self._uncounted = (token, counts)
+        self._drop_counter.add(counts, token)
+        self._uncounted = None
 
     def _write_statuses(self) -> None:
         while self._removed:

@@ -18,6 +18,9 @@ class RedisConfig(Section):
     crops_per_camera: int = Field(
         64, title="Crops per camera", description="Bound of a camera's waiting crops.", ge=1, le=100_000
     )
+    crop_mib_per_camera: float = Field(
+        32.0, title="Crop MiB per camera", description="Bound of the pictures of a camera's waiting crops.", gt=0
+    )
     picture_ttl_s: int = Field(900, title="Picture TTL", description="Seconds that a crop's JPEG is kept.", ge=10)
     status_ttl_s: int = Field(
         30, title="Status TTL", description="Seconds after which a silent camera's state is gone.", ge=5
@@ -36,6 +39,9 @@ class RedisConfig(Section):
     )
     max_deliveries: int = Field(
         20, title="Deliveries until dead", description="Bound on deliveries, for crashes.", ge=1
+    )
+    dead_letters: int = Field(
+        200, title="Dead letters", description="So many are kept with their pictures, the newest ones.", ge=1, le=10_000
     )
     buffer_crops: int = Field(
         64, title="Buffer", description="Newest crops that ingest keeps while Redis is away.", ge=1

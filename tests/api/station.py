@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from pipeline.messages import (
 )
 from pipeline.queue import keys
 from pipeline.queue.connect import sync_client
-from pipeline.queue.drops import count_drops
+from pipeline.queue.drops import DropCounter
 from pipeline.queue.hub import CameraHub
 from pipeline.queue.preview import PreviewWriter
 from pipeline.queue.status import StatusWriter
@@ -76,7 +77,7 @@ class Station:
         self._previews.write(camera, jpeg)
 
     def drop(self, camera: str, reason: Reason, n: int = 1) -> None:
-        count_drops(self.redis, camera, reason, n)
+        DropCounter(self.redis).add({(camera, reason): n}, uuid.uuid4().hex)
 
     def person(
         self, camera: str, number: int, *, seen: float | None = None, picture: bytes | None = None

@@ -336,9 +336,10 @@ async def test_recorded_failures_lead_to_the_dead_letter(client, redis_url):
         assert attempts == 3
         assert await nothing_to_take(reader)
 
-    [(_, letter)] = client.xrange(keys.DEAD)
+    [(letter_id, letter)] = client.xrange(keys.DEAD)
     assert (letter[b"crop_id"], letter[b"reason"]) == (b"poison", b"engine_error")
-    assert client.exists(message.picture_key), "the operator can look at it until it expires"
+    assert client.get(keys.dead_picture(letter_id.decode())) == jpeg_of(), "the operator can look at it"
+    assert not client.exists(message.picture_key)
     client.delete(message.picture_key)
     assert is_empty(client)
     assert drops(client) == {"front|failed_too_often": 1}

@@ -186,7 +186,7 @@ async def test_a_message_that_cannot_be_read_or_stored_does_not_hold_up_the_next
         await until(lambda: left(client) == (0, 0) and store.get("front.fine") is not None)
 
     assert store.get("front.odd") is None
-    assert client.hgetall(keys.DROPS) == {b"front|malformed": b"1"}
+    assert client.hgetall(keys.DROPS) == {b"front|malformed": b"1", b"*|malformed": b"1"}
 
 
 async def test_r60_flushed_and_killed_redis_is_healed(store):
