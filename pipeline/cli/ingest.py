@@ -7,7 +7,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from pipeline.cli.errors import UsageProblem
-from pipeline.cli.signals import on_stop_signals
+from pipeline.cli.signals import leave_at_once, on_stop_signals
 from pipeline.config.load import load_config
 
 
@@ -26,7 +26,7 @@ def run_ingest(path: Path) -> int:
         worker = IngestWorker(config, config.redis.url.get_secret_value())
         worker.start()
     stops: SimpleQueue[None] = SimpleQueue()
-    with on_stop_signals(lambda: stops.put(None)):
+    with on_stop_signals(lambda: stops.put(None), leave_at_once):
         stops.get()
         worker.stop()
     return 0

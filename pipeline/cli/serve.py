@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.cli.engine_config import refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
-from pipeline.cli.signals import STOP_SIGNALS
+from pipeline.cli.signals import leave_at_once, on_stop_signals
 from pipeline.config import WatchwordConfig
 from pipeline.config.load import load_config
 
@@ -76,19 +76,23 @@ def with_options(
 
 async def _serve(runtime: ServeRuntime) -> None:
     loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, runtime.request_stop)
-    try:
-        await runtime.start()
-        logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)
-        waiting = asyncio.create_task(_say_when_ready(runtime))
+    with on_stop_signals(lambda: stop_soon(loop, runtime), leave_at_once):
         try:
-            await runtime.wait()
+            await runtime.start()
+            logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)
+            waiting = asyncio.create_task(_say_when_ready(runtime))
+            try:
+                await runtime.wait()
+            finally:
+                waiting.cancel()
+            logger.info("stopping")
         finally:
-            waiting.cancel()
-        logger.info("stopping")
-    finally:
-        await runtime.stop()
+            await runtime.stop()
+
+
+def stop_soon(loop: asyncio.AbstractEventLoop, runtime: ServeRuntime) -> None:
+    """From a signal handler."""
+    loop.call_soon_threadsafe(runtime.request_stop)
 
 
 async def _say_when_ready(runtime: ServeRuntime) -> None:

@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import WatchwordConfig
 
@@ -30,8 +32,10 @@ ENGINE_LOOK_S = 1.0
 DEAD_GRACE_S = 3.0
 """So long a process with a dead engine still answers (readiness says why) before it ends, to be started again."""
 FINISH_S = 4.0
+LAST_NEWS_S = 2.0
 ENGINE_END_S = 2.5
-"""Times for open answers and for the engine's last step on shutdown: a supervised process stays under 8 s."""
+"""Times for open answers and crops in work, for the last news of tracks, and for the engine's last step on shutdown: a
+supervised process stays under 11 s."""
 
 
 class EngineDied(RuntimeError):
@@ -43,6 +47,7 @@ class _CameraSide:
     hub: CameraHub
     store: EventStore
     describer: Describer
+    describing: asyncio.Task[None]
     keeper: TrackKeeper
 
 
@@ -129,24 +134,43 @@ class ServeRuntime:
             self._ended.set_result(None)
 
     async def stop(self) -> None:
-        """Lets open answers finish for :data:`FINISH_S`, ends the rest, closes everything. Idempotent.
+        """Lets open answers and crops in work finish for :data:`FINISH_S`, ends the rest, closes everything. Idempotent.
 
-        Crops in work stay unacknowledged: the next process takes them up again.
+        Crops that were not finished stay unacknowledged: the next process takes them up again. Events that are still
+        open are interrupted.
         """
         self.request_stop()
         if self._server is not None:
             self._server.stop()
+        side = self.side
+        if side is not None:
+            side.describer.stop()
         for task in self._tasks:
-            task.cancel()
+            if side is None or task is not side.describing:
+                task.cancel()
         pending = [*self._tasks, *([self._http] if self._http else [])]
         if pending:
             await asyncio.wait(pending, timeout=FINISH_S)
+        if side is not None:
+            side.describing.cancel()
+            await asyncio.wait([side.describing], timeout=LAST_NEWS_S)
+            await self._last_news(side)
         await self._end_engine()
         if self._http is not None:
             await asyncio.wait([self._http], timeout=1.0)
         await self._open.aclose()
         if self._ended is not None and self._ended.done():
             self._ended.exception()  # seen: asyncio need not complain about it
+
+    async def _last_news(self, side: _CameraSide) -> None:
+        self.side = None
+        try:
+            async with asyncio.timeout(LAST_NEWS_S):
+                await side.keeper.finish()
+        except TimeoutError:
+            logger.warning("the last news of tracks could not be stored in time; the next start does it")
+        except SQLAlchemyError as error:
+            logger.error("the last news of tracks could not be stored: %s", error)
 
     async def _end_engine(self) -> None:
         """Ends the answers that are still open. A step that takes too long, or a load, is left to the process's end."""
@@ -234,8 +258,7 @@ class ServeRuntime:
         keeper = TrackKeeper(
             client, tracks, store, hub, config.redis, consumer, crop_deadline_s=deadline, clock=self._clock
         )
-        self.side = _CameraSide(hub, store, describer, keeper)
-        self._keep("describer", describer.run())
+        self.side = _CameraSide(hub, store, describer, self._keep("describer", describer.run()), keeper)
         self._keep("track-keeper", keeper.run())
         self._keep("housekeeper", Housekeeper(store, config.retention, self._clock).run())
 
@@ -310,11 +333,12 @@ class ServeRuntime:
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 
-    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs a part; when it fails, :meth:`wait` raises what it failed with."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._part_ended)
         self._tasks.append(task)
+        return task
 
     def _part_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

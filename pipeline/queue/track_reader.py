@@ -22,6 +22,8 @@ from pipeline.reasons import Reason
 
 log = logging.getLogger(__name__)
 
+OTHERS_SILENT_S = 15.0
+"""A consumer that reads does so every second or so."""
 _BATCH = 100
 _BLOCK_MS = 1000
 
@@ -91,6 +93,37 @@ class TrackReader:
                 self._link.worked()
                 if readable or not entries:
                     return readable
+
+    def look_back(self) -> None:
+        """What comes next is what this consumer was given and has not ended."""
+        self._history = b"0"
+
+    async def read_now(self) -> list[TrackEntry]:
+        """The next messages that are there; empty at once when there are none, or while Redis is away."""
+        try:
+            while True:
+                if self._history is not None:
+                    entries = await self._group_read(self._history, None)
+                    self._history = entries[-1][0] if entries else None
+                    if not entries:
+                        continue
+                else:
+                    entries = await self._group_read(b">", None)
+                readable = await self._readable(entries)
+                if readable or not entries:
+                    return readable
+        except redis.RedisError as error:
+            self._link.failed(error)
+            return []
+
+    async def is_alone(self) -> bool:
+        """Whether no other process has read tracks lately. True while Redis is away: then nobody reads any."""
+        try:
+            consumers = await self._client.xinfo_consumers(keys.TRACKS, keys.TRACKS_GROUP)
+        except redis.RedisError:
+            return True
+        mine = self._consumer.encode()
+        return all(other["name"] == mine or other["idle"] > OTHERS_SILENT_S * 1000 for other in consumers)
 
     async def done(self, entry: TrackEntry) -> None:
         """Acknowledges and deletes what is stored. Waits for Redis if need be; doing it twice is harmless."""
