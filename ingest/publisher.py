@@ -21,6 +21,7 @@ from pipeline.clock import Clock
 from pipeline.config import RedisConfig
 from pipeline.logs import ThrottledLogger
 from pipeline.messages import CameraStatus, CropMessage, TrackMessage
+from pipeline.queue.address import RedisAddress
 from pipeline.queue.connect import sync_client
 from pipeline.queue.crops import CropWriter
 from pipeline.queue.drops import DropCounter
@@ -54,7 +55,7 @@ class Publisher:
 
     def __init__(
         self,
-        url: str,
+        address: RedisAddress | str,
         config: RedisConfig,
         statuses: Callable[[], list[CameraStatus]],
         drops: DropLedger,
@@ -62,7 +63,7 @@ class Publisher:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self._client = sync_client(url)
+        self._client = sync_client(address)
         self._crop_writer = CropWriter(self._client, config)
         self._track_writer = TrackWriter(self._client)
         self._status_writer = StatusWriter(self._client, config)

@@ -22,6 +22,7 @@ from ingest.weights import resolve_weights
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import CameraConfig, WatchwordConfig
 from pipeline.messages import CameraStatus, CommandKind, CommandMessage
+from pipeline.queue.address import RedisAddress
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class IngestWorker:
     def __init__(
         self,
         config: WatchwordConfig,
-        redis_url: str,
+        redis_address: RedisAddress | str,
         *,
         clock: Clock | None = None,
         on_observation: Observer = ignore,
@@ -55,9 +56,9 @@ class IngestWorker:
         self._changing = threading.Lock()  # held while cameras come and go, which takes seconds
         self._shared: Surroundings | None = None
         self._publisher = Publisher(
-            redis_url, config.redis, self.statuses, self._drops, self._previews, self._clock, on_observation
+            redis_address, config.redis, self.statuses, self._drops, self._previews, self._clock, on_observation
         )
-        self._listener = CommandListener(redis_url, self.handle)
+        self._listener = CommandListener(redis_address, self.handle)
 
     def start(self) -> None:
         """Loads the detector (seconds) and connects the cameras.

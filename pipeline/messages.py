@@ -162,8 +162,8 @@ class CropMessage(_Message):
         width, height: of the JPEG, in pixels.
         frame_width, frame_height: of the frame that ``box`` refers to.
         zones: names of the camera's zones that the person was in on that frame.
-        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that takes
-            several; they may be gone like the crop's own.
+        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that
+            takes several; they may be gone like the crop's own.
     """
 
     crop_id: str

@@ -85,8 +85,8 @@ class TrackKeeper:
                 self._next_sweep = time.monotonic() + SWEEP_EVERY_S
 
     async def finish(self) -> None:
-        """The last thing: stores what was published so far, then interrupts what is still open, as nobody will watch over
-        it from now on. Call it when :meth:`run` has ended.
+        """The last thing: stores what was published so far, then interrupts what is still open, as nobody will watch
+        over it from now on. Call it when :meth:`run` has ended.
 
         While another process keeps tracks, nothing is interrupted. News that comes later makes an event active again.
         """

@@ -2,8 +2,8 @@
 
     WATCHWORD_REDIS__URL=... python -m benchmarks.queue_load.source --journal FILE --rate 10 --cameras 6
 
-Each person comes (an early crop), stays a while, and leaves (a final crop, then the end of the track). SIGTERM ends it as
-it ends ingest: open tracks are ended, what waits is written.
+Each person comes (an early crop), stays a while, and leaves (a final crop, then the end of the track). SIGTERM ends it
+as it ends ingest: open tracks are ended, what waits is written.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def common(
 def up(config: ConfigFile) -> None:
     """Run everything: ingest and serve as two processes, and an embedded Valkey when the configuration names no Redis.
 
-    A part that dies is started again alone. Ctrl-C or SIGTERM ends all within 20 seconds, usually in a few; a second one at once.
+    A part that dies is started again alone. Ctrl-C or SIGTERM ends all within 20 seconds; a second one at once.
     """
     from pipeline.cli.up import run_up
 

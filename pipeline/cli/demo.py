@@ -75,7 +75,7 @@ class DemoPlan:
         self.config_path.write_text(json.dumps(self.config(), indent=2))
 
     def parts(self, redis_url: str, environ: Mapping[str, str]) -> list[ChildSpec]:
-        """Ingest, serve and the camera, which goes last at the end. Secrets and offline switches come to them by their environment."""
+        """In the order in which they end. Secrets and offline switches come to them by their environment."""
         inner = {**environ, **self.model.environ, "WATCHWORD_REDIS__URL": redis_url}
         video = ("--video", str(self.video.resolve())) if self.video else ()
         config = ("--config", str(self.config_path))

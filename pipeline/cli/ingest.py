@@ -14,7 +14,10 @@ from pipeline.config.load import load_config
 def run_ingest(path: Path) -> int:
     """Runs until a signal comes. Raises ConfigProblem, UsageProblem, WeightsUnavailable, DetectorError."""
     config = load_config(path)
-    if config.redis.url is None:
+    from pipeline.queue.address import RedisAddress
+
+    address = RedisAddress.configured(config.redis)
+    if address is None:
         raise UsageProblem(
             "ingest alone needs redis.url (or WATCHWORD_REDIS__URL), the same as serve; "
             "`watchword up` brings a Valkey of its own"
@@ -23,7 +26,7 @@ def run_ingest(path: Path) -> int:
     with on_stop_signals(lambda: os._exit(0)):
         from ingest.worker import IngestWorker
 
-        worker = IngestWorker(config, config.redis.url.get_secret_value())
+        worker = IngestWorker(config, address)
         worker.start()
     stops: SimpleQueue[None] = SimpleQueue()
     with on_stop_signals(lambda: stops.put(None), leave_at_once):

@@ -33,7 +33,7 @@ def run_serve(path: Path | None, *, model: str | None, host: str | None, port: i
     config = with_options(load_config(path), model=model, host=host, port=port)
     if (text := config.server.open_to_network()) is not None:
         raise UsageProblem(text)
-    if cameras and config.redis.url is None:
+    if cameras and not config.redis.is_named:
         raise UsageProblem(
             "serve needs redis.url (or WATCHWORD_REDIS__URL), the same as ingest. --no-cameras serves the model alone; "
             "`watchword up` brings a Valkey of its own"

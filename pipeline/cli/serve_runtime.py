@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pipeline.backends import DescriptionBackend
     from pipeline.describer import Describer
     from pipeline.image_ladder import ImageLadder
+    from pipeline.queue.address import RedisAddress
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
     from pipeline.track_keeper import TrackKeeper
@@ -134,7 +135,7 @@ class ServeRuntime:
             self._ended.set_result(None)
 
     async def stop(self) -> None:
-        """Lets open answers and crops in work finish for :data:`FINISH_S`, ends the rest, closes everything. Idempotent.
+        """Lets open answers and crops in work finish for :data:`FINISH_S`, ends the rest, closes all. Idempotent.
 
         Crops that were not finished stay unacknowledged: the next process takes them up again. Events that are still
         open are interrupted.
@@ -227,7 +228,7 @@ class ServeRuntime:
 
         store = await asyncio.to_thread(EventStore, self._config.store, self._clock)
         self._open.callback(store.close)
-        hub = CameraHub(self._redis_url(), self._config.redis, self._clock)
+        hub = CameraHub(self._redis_address(), self._config.redis, self._clock)
         self._open.push_async_callback(hub.close)
         return hub, store
 
@@ -238,9 +239,9 @@ class ServeRuntime:
         from pipeline.queue.crops import CropReader
         from pipeline.track_keeper import TrackKeeper
 
-        config, url = self._config, self._redis_url()
+        config, address = self._config, self._redis_address()
         consumer = self._consumer()
-        client, crops, tracks = async_client(url), async_blocking_client(url), async_blocking_client(url)
+        client, crops, tracks = async_client(address), async_blocking_client(address), async_blocking_client(address)
         for connection in (client, crops, tracks):
             self._open.push_async_callback(connection.aclose)
         prompts = {camera.id: camera.prompt for camera in config.cameras}
@@ -283,10 +284,13 @@ class ServeRuntime:
         self._open.push_async_callback(backend.close)
         return backend
 
-    def _redis_url(self) -> str:
-        if self._config.redis.url is None:
+    def _redis_address(self) -> RedisAddress:
+        from pipeline.queue.address import RedisAddress
+
+        address = RedisAddress.configured(self._config.redis)
+        if address is None:
             raise ValueError("redis.url is not set")
-        return self._config.redis.url.get_secret_value()
+        return address
 
     def _consumer(self) -> str:
         """Stable over restarts, and no other living process has it: the port is ours."""

@@ -26,11 +26,11 @@ def leave_at_once() -> NoReturn:
 
 @contextmanager
 def on_stop_signals(stop: Callable[[], None], again: Callable[[], None] | None = None) -> Iterator[None]:
-    """Within the block Ctrl-C, SIGTERM and SIGHUP call ``stop``, which must be safe in a signal handler; from the second
-    one on they call ``again``, if given.
+    """Within the block Ctrl-C, SIGTERM and SIGHUP call ``stop``, which must be safe in a signal handler; from the
+    second one on they call ``again``, if given.
 
-    ``SimpleQueue.put`` and ``loop.call_soon_threadsafe`` are; ``Event.set`` is not: its lock may be held by the very code
-    that the signal interrupts.
+    ``SimpleQueue.put`` and ``loop.call_soon_threadsafe`` are; ``Event.set`` is not: its lock may be held by the very
+    code that the signal interrupts.
     """
 
     last, presses = -ONE_PRESS_S, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import cast
+from typing import Any, cast
 
 import redis.asyncio
 
@@ -75,7 +75,8 @@ class DeadLetters:
         async def read() -> DeadLetter | None:
             if not LETTER_ID.fullmatch(letter_id):
                 return None
-            entries = await self._client.xrange(keys.DEAD, letter_id, letter_id)
+            found = await self._client.xrange(keys.DEAD, letter_id, letter_id)
+            entries = cast("list[tuple[bytes, _Fields]]", found)
             return await self._read(*entries[0]) if entries else None
 
         return await self._link.once(read)
@@ -105,7 +106,7 @@ class DeadLetters:
         ]
         fields = [item for pair in message.to_fields().items() for item in pair]
         ttl = max(self._config.picture_ttl_s, int(deadline_s) + 1)
-        values = [letter_id, keys.drop_field(camera, Reason.POISON), ttl, camera, *fields]
+        values: list[Any] = [letter_id, keys.drop_field(camera, Reason.POISON), ttl, camera, *fields]
         answer = await self._link.once(lambda: self._replay(keys=names, args=values))
         return {1: Replayed.QUEUED, 0: Replayed.UNKNOWN}.get(answer, Replayed.NO_PICTURE)
 

@@ -24,7 +24,8 @@ class DropCounter:
     def add(self, counts: Mapping[tuple[str, Reason], int], token: str) -> None:
         """Adds the numbers by camera and reason, all of them in one step.
 
-        Safe to call again with the same token when a reply got lost: they are counted once. Raises ``redis.RedisError``.
+        Safe to call again with the same token when a reply got lost: they are counted once. Raises
+        ``redis.RedisError``.
         """
         pairs = [item for (camera, reason), n in counts.items() for item in (keys.drop_field(camera, reason), n)]
         self._count(keys=[keys.DROPS, keys.counted(token)], args=[TOKEN_TTL_S, *pairs])

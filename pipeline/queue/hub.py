@@ -13,6 +13,7 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.config.redis import RedisConfig
 from pipeline.messages import CameraStatus, CommandKind, CommandMessage, CropMessage, EventChange, MalformedMessage
 from pipeline.queue import keys
+from pipeline.queue.address import RedisAddress
 from pipeline.queue.commands import MAX_ENTRIES as MAX_COMMANDS
 from pipeline.queue.connect import async_blocking_client, async_client, block_ms
 from pipeline.queue.crops import publish_arguments
@@ -34,11 +35,11 @@ class CameraHub:
     """Async access to Redis for serve. Each call tries once and raises :class:`QueueUnavailable` while Redis is away;
     :meth:`changes` waits for its return."""
 
-    def __init__(self, url: str, config: RedisConfig, clock: Clock | None = None) -> None:
+    def __init__(self, address: RedisAddress | str, config: RedisConfig, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
-        self._client = async_client(url)
-        self._blocking = async_blocking_client(url)
+        self._client = async_client(address)
+        self._blocking = async_blocking_client(address)
         self._stats = self._client.register_script(script("stats"))
         self._publish_crop = self._client.register_script(script("publish"))
         self._link = Link("hub", self._clock)
