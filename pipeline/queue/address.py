@@ -62,7 +62,7 @@ class RedisAddress:
 
     def master_options(self) -> dict[str, Any]:
         """Arguments for connections to the master, from the URL's user, password, database and scheme."""
-        given = dict(parse_url(self.url))
+        given = dict(parse_url(self.url))  # type: ignore[no-untyped-call]
         secure = given.pop("connection_class", None) is SSLConnection
         for name in ("host", "port", "path"):
             given.pop(name, None)
