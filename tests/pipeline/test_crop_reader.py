@@ -19,6 +19,7 @@ from pipeline.queue.crops import CropReader, CropWriter, HeldCrop
 from pipeline.reasons import Reason
 from tests.pipeline.material import crop_of, jpeg_of
 from tests.pipeline.waiting import until
+from tests.redis_servers import both_servers  # noqa: F401
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ingest.buffer import MAX_TRACKS
 from ingest.counts import DropLedger
 from ingest.observation import ignore
 from ingest.preview import PreviewBoard
@@ -26,7 +25,9 @@ from pipeline.store import EventStore
 from tests.pipeline.material import crop_of, jpeg_of, track_of
 from tests.pipeline.test_crop_reader import drops, reading, taken
 from tests.pipeline.test_describer import describing, remote
+from tests.pipeline.test_store import META
 from tests.pipeline.waiting import until
+from tests.redis_servers import both_servers  # noqa: F401
 
 
 def outcome(client, crop_id: str) -> bytes | None:
@@ -127,7 +128,7 @@ def test_pictures_are_bounded_in_bytes_and_the_sum_follows_what_is_there(client)
     assert [outcome(client, f"c{n}") for n in (6, 7)] == [b"queue_full", b"queued"]
 
     # Somebody trims the stream: the sum is put right before anything is dropped because of it.
-    client.xtrim(keys.crops("front"), maxlen=1)
+    client.xtrim(keys.crops("front"), maxlen=1, approximate=False)
     writer.publish(crop_of("next", track="front/b"), jpeg)
     assert (client.xlen(keys.crops("front")), drops(client)) == (2, {"front|queue_full": 7})
     assert int(client.get(keys.crop_bytes("front"))) == 200_000
@@ -182,27 +183,31 @@ def test_drops_with_a_token_are_counted_once(client):
     assert drops(client) == {"front|buffer_full": 2, "back|deadline_passed": 1}
 
 
-def test_r48_with_redis_away_every_list_of_the_publisher_is_bounded():
+async def test_r48_with_redis_away_every_list_of_the_publisher_is_bounded(monkeypatch):
+    monkeypatch.setattr("ingest.buffer.MAX_TRACKS", 200)
     board, ledger = PreviewBoard(SystemClock()), DropLedger()
     config = RedisConfig(buffer_crops=8)
     publisher = Publisher("redis://127.0.0.1:1", config, list, ledger, board, SystemClock(), ignore)
     publisher.start()
-    jpeg = jpeg_of()
-    for n in range(MAX_TRACKS + 500):
+    jpeg, people = jpeg_of(), 1000
+    for n in range(people):
         track = f"front/a-{n}"
         publisher.track(track_of(TrackPhase.START, track=track))
-        if n % 20 == 0:
-            publisher.crop(crop_of(f"c{n}", track=track, kind=CropKind.FINAL), jpeg)
-        publisher.track(track_of(TrackPhase.END, track=track, final_crop=n % 20 == 0))
+        publisher.crop(crop_of(f"c{n}", track=track, kind=CropKind.FINAL), jpeg)
+        publisher.track(track_of(TrackPhase.END, track=track, final_crop=True))
     health = publisher.health()
-    assert (health.crops_waiting, health.tracks_waiting) == (8, MAX_TRACKS)
-    assert len(publisher._buffer._finals_lost) <= MAX_TRACKS
-    totals = ledger.of("front").totals()
-    assert totals["buffer_full"] == (MAX_TRACKS + 500) // 20 - 8 + 2 * (MAX_TRACKS + 500) - MAX_TRACKS
+    assert health.crops_waiting <= 8 and health.tracks_waiting <= 201, "one may be on its way"
+    assert len(publisher._buffer._finals_lost) <= 201
+
+    def adds_up() -> bool:
+        waiting = publisher.health()
+        return ledger.of("front").totals()["buffer_full"] == 3 * people - waiting.crops_waiting - waiting.tracks_waiting
+
+    await until(adds_up)
     assert publisher.stop(0.2) is False
 
 
-# -- dead letters --------------------------------------------------------------------------------------------------------
+# -- dead letters ---------------------------------------------------------------------------------------------------
 
 
 async def buried(client, redis_url, config, crop_id: str, track: str = "front/a-1") -> str:
@@ -234,7 +239,7 @@ async def test_a_dead_letter_replayed_is_described_and_no_drop_any_more(
     assert outcome(client, "c1") == b"described"
     assert server.behaviour.pictures() == [jpeg_of(2)]
     assert store.get("front.a-1").description == "A person in red ."
-    assert not list(client.scan_iter("ww:dead*"))
+    assert client.xlen(keys.DEAD) == 0 and not list(client.scan_iter("ww:dead:*"))
 
 
 async def test_dead_letters_and_their_pictures_are_bounded(client, redis_url):
@@ -264,7 +269,7 @@ async def test_the_stats_tell_cameras_and_consumers_apart(client, redis_url, red
     writer = CropWriter(client, redis_config)
     now = time.time()
     for n, camera in enumerate(("front", "front", "back")):
-        writer.publish(crop_of(f"c{n}", camera=camera, track=f"{camera}/{n}", time=now - 10 * n), jpeg_of(n))
+        writer.publish(crop_of(f"c{n}", camera=camera, track=f"{camera}/{n}", time=now - 30 + n), jpeg_of(n))
     async with reading(redis_url, consumer="host:1") as reader, hub_of(redis_url) as hub:
         held = await taken(reader)
         stats = await hub.queue_stats()

@@ -28,6 +28,7 @@ from pipeline.queue.status import StatusWriter
 from pipeline.queue.tracks import TrackWriter
 from pipeline.reasons import Reason
 from tests.pipeline.material import crop_of, jpeg_of, track_of
+from tests.redis_servers import both_servers  # noqa: F401
 
 
 def waiting_ids(client: redis.Redis, camera: str = "front") -> list[str]:
