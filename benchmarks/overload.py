@@ -3,8 +3,8 @@
     python -m benchmarks.overload --out benchmarks/results/overload.json
 
 Ten crops a second of six cameras, by ingest's own publisher, against an engine that describes one a second, for two
-minutes; then the source ends and the rest runs out. All are real processes: Valkey, the publisher, `watchword serve` and
-an OpenAI-compatible server. Written are queue length, memory, ages of what was described, what each camera got, and
+minutes; then the source ends and the rest runs out. All are real processes: Valkey, the publisher, `watchword serve`
+and an OpenAI-compatible server. Written are queue length, memory, ages of what was described, what each camera got, and
 whether described and dropped crops add up to what went in.
 """
 

@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +51,8 @@ class _JournalingWriter(CropWriter):
 
     journal: JournalWriter
 
-    def publish(self, message: CropMessage, jpeg: bytes) -> None:
-        super().publish(message, jpeg)
+    def publish(self, message: CropMessage, jpeg: bytes, extras: Sequence[bytes] = ()) -> None:
+        super().publish(message, jpeg, extras)
         self.journal.note("answered", message.crop_id)
 
 

@@ -321,6 +321,7 @@ class CropReader:
                 keys.DEAD,
                 keys.outcome(picture),
                 keys.crop_bytes(camera),
+                *(message.extra_keys if message else ()),
             ],
             args=[
                 keys.GROUP,

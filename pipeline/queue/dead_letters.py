@@ -103,6 +103,7 @@ class DeadLetters:
             keys.DROPS,
             keys.outcome(message.picture_key),
             keys.crop_bytes(camera),
+            *message.extra_keys,
         ]
         fields = [item for pair in message.to_fields().items() for item in pair]
         ttl = max(self._config.picture_ttl_s, int(deadline_s) + 1)
@@ -113,12 +114,14 @@ class DeadLetters:
     async def drop(self, letter_id: str) -> bool:
         """Throws it away with its picture; False when there is none with that id. Its drop stays counted."""
 
+        letter = await self.get(letter_id)
+        if letter is None:
+            return False
+
         async def delete() -> bool:
-            if not LETTER_ID.fullmatch(letter_id):
-                return False
             async with self._client.pipeline(transaction=True) as pipe:
                 pipe.xdel(keys.DEAD, letter_id)
-                pipe.delete(keys.dead_picture(letter_id))
+                pipe.delete(keys.dead_picture(letter_id), *letter.message.extra_keys)
                 deleted, _ = await pipe.execute()
             return bool(deleted)
 

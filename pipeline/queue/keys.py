@@ -24,6 +24,11 @@ def picture(crop_id: str) -> str:
     return f"ww:crop:{crop_id}"
 
 
+def extra_picture(crop_id: str, which: str) -> str:
+    """JPEG of another picture of the crop's track, its ``first`` or ``last`` one; lives and goes with the crop."""
+    return f"ww:crop:{crop_id}.{which}"
+
+
 def outcome(picture_key: str) -> str:
     """What became of a publication: ``queued``, ``described`` or the reason of its drop. Has a TTL.
 

@@ -1,8 +1,8 @@
 -- Publishes a crop and keeps the camera's stream within its bounds, as one step.
 --
--- KEYS: picture, stream, index (track -> newest entry), cameras, drops, outcome, bytes
--- ARGV: group, jpeg, TTL of picture and outcome in seconds, bound, bound in bytes, camera, track, reason "superseded",
---       reason "queue full", then the entry's field names and values
+-- KEYS: picture, stream, index (track -> newest entry), cameras, drops, outcome, bytes, then further pictures
+-- ARGV: group, jpeg, TTL of pictures and outcome in seconds, bound, bound in bytes, camera, track, reason "superseded",
+--       reason "queue full", then the further pictures' jpegs, then the entry's field names and values
 -- Returns {entry id, superseded, dropped}; an empty id when this crop had been published before (a repeated call
 -- whose first reply got lost), whatever became of it meanwhile.
 
@@ -15,8 +15,14 @@ if not redis.call('SET', KEYS[6], 'queued', 'NX', 'EX', ttl) then
 end
 redis.call('SET', picture, ARGV[2], 'EX', ttl)
 
-local fields = { 'bytes', #ARGV[2] }
-for i = 10, #ARGV do
+local extras, size = #KEYS - 7, #ARGV[2]
+for n = 1, extras do
+  redis.call('SET', KEYS[7 + n], ARGV[9 + n], 'EX', ttl)
+  size = size + #ARGV[9 + n]
+end
+
+local fields = { 'bytes', size }
+for i = 10 + extras, #ARGV do
   fields[#fields + 1] = ARGV[i]
 end
 local id = redis.call('XADD', stream, '*', unpack(fields))
@@ -24,14 +30,16 @@ redis.call('SADD', cameras, camera)
 
 local info = group_of(stream, group)
 local last = info['last-delivered-id']
-local bytes = redis.call('INCRBY', bytes_key, #ARGV[2])
+local bytes = redis.call('INCRBY', bytes_key, size)
 
 local function drop(entry, reason)
   bytes = remove_entry(stream, bytes_key, entry)
   redis.call('HINCRBY', drops, camera .. '|' .. reason, 1)
+  for _, key in ipairs(pictures_of(entry)) do
+    redis.call('DEL', key)
+  end
   local key = field_of(entry, 'picture_key')
   if key then
-    redis.call('DEL', key)
     set_outcome(outcome_of(key), reason, ttl)
   end
   forget_track(index, field_of(entry, 'track'), entry[1])

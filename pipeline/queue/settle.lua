@@ -6,7 +6,8 @@
 -- it meanwhile may still find words for it. Words that come after a drop was counted take that count back, so that each
 -- crop ends as described or as one counted drop, never as both.
 --
--- KEYS: stream, index (track -> newest entry), failures, picture, drops, dead letters, outcome, bytes
+-- KEYS: stream, index (track -> newest entry), failures, picture, drops, dead letters, outcome, bytes, then further
+--       pictures
 -- ARGV: group, consumer, entry id, camera, track, reason of the drop or "", TTL of the outcome in seconds, bound of the
 --       dead letters, their TTL in seconds, then field names and values of the dead letter, or nothing
 -- Returns 1 when this call settled it, 0 when it was settled before (or flushed, or is another's to drop).
@@ -50,12 +51,18 @@ else
       redis.call('RENAME', picture, dead .. ':' .. letter)
       redis.call('EXPIRE', dead .. ':' .. letter, ARGV[9])
     end
+    for n = 9, #KEYS do
+      redis.call('EXPIRE', KEYS[n], ARGV[9])
+    end
     while redis.call('XLEN', dead) > tonumber(ARGV[8]) do
-      local oldest = redis.call('XRANGE', dead, '-', '+', 'COUNT', 1)[1][1]
-      redis.call('XDEL', dead, oldest)
-      redis.call('DEL', dead .. ':' .. oldest)
+      local oldest = redis.call('XRANGE', dead, '-', '+', 'COUNT', 1)[1]
+      redis.call('XDEL', dead, oldest[1])
+      redis.call('DEL', dead .. ':' .. oldest[1], unpack(pictures_of(oldest)))
     end
   end
 end
 redis.call('DEL', picture)
+if #ARGV <= 9 and #KEYS > 8 then
+  redis.call('DEL', unpack(KEYS, 9))
+end
 return holder and 1 or 0
