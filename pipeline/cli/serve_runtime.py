@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENGINE_LOOK_S = 1.0
+POLICY_LOOK_S = 2.0
 DEAD_GRACE_S = 3.0
 """So long a process with a dead engine still answers (readiness says why) before it ends, to be started again."""
 FINISH_S = 4.0
@@ -267,7 +268,26 @@ class ServeRuntime:
         )
         self.side = _CameraSide(hub, store, describer, self._keep("describer", describer.run()), keeper)
         self._keep("track-keeper", keeper.run())
+        self._keep("eviction-policy", self._look_at_eviction(hub))
         self._keep("housekeeper", Housekeeper(store, config.retention, self._clock).run())
+
+    async def _look_at_eviction(self, hub: CameraHub) -> None:
+        """Says once, when Redis is there, that it may throw whole streams away (R63)."""
+        from pipeline.queue.health import QueueUnavailable
+
+        while True:
+            try:
+                policy = await hub.eviction_policy()
+            except QueueUnavailable:
+                await asyncio.sleep(POLICY_LOOK_S)
+                continue
+            if policy.startswith("allkeys"):
+                logger.error(
+                    "maxmemory-policy of Redis is %s: when memory is short it deletes whole streams with the crops "
+                    "that wait in them; set volatile-ttl",
+                    policy,
+                )
+            return
 
     def _make_ladder(self) -> ImageLadder | None:
         """Only for cameras, and only where a bound can be told to the engine."""

@@ -434,6 +434,7 @@ async def test_r64_ones_own_trimmed_entry_is_passed_over_after_a_restart(client,
         again = await taken(after)
         assert again.message == second.message
     assert client.xpending(keys.crops("front"), keys.GROUP)["pending"] == 1
+    assert drops(client) == {"front|trimmed": 1}
 
 
 async def test_a_final_crop_supersedes_only_what_nobody_holds_when_the_newest_go_first(client, redis_url, redis_config):
