@@ -51,6 +51,7 @@ class MessageBuffer:
         self._waiting: deque[Waiting] = deque()
         self._crops = 0
         self._bytes = 0
+        self._tried: set[str] = set()  # picture keys of waiting crops
         self._finals_lost: dict[str, None] = {}  # a set in the order of arrival
 
     def put_track(self, message: TrackMessage) -> None:
@@ -82,15 +83,18 @@ class MessageBuffer:
                         continue
                     self._crops -= 1
                     self._bytes -= item.size
+                    self._tried.discard(item.message.picture_key)
                 self._waiting.popleft()
                 return self._truthful(item)
             return None
 
     def give_back(self, item: Waiting) -> None:
-        """What could not be written is the oldest again."""
+        """What could not be written is the oldest again. A crop may have been, if only the reply got lost: dropping it
+        from now on is in doubt."""
         with self._lock:
             self._waiting.appendleft(item)
             if isinstance(item, WaitingCrop):
+                self._tried.add(item.message.picture_key)
                 self._crops += 1
                 self._bytes += item.size
                 self._enforce_bound()
@@ -120,7 +124,12 @@ class MessageBuffer:
             if len(self._finals_lost) > MAX_TRACKS:
                 # Their ends were dropped before them.
                 self._finals_lost.pop(next(iter(self._finals_lost)))
-        self._drops.of(crop.message.camera).add(reason)
+        counts, key = self._drops.of(crop.message.camera), crop.message.picture_key
+        if key in self._tried:
+            self._tried.remove(key)
+            counts.add_in_doubt(reason, key)
+        else:
+            counts.add(reason)
 
     def _drop_track(self) -> None:
         tracks = [item for item in self._waiting if isinstance(item, TrackMessage)]

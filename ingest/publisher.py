@@ -24,7 +24,7 @@ from pipeline.messages import CameraStatus, CropMessage, TrackMessage
 from pipeline.queue.address import RedisAddress
 from pipeline.queue.connect import sync_client
 from pipeline.queue.crops import CropWriter
-from pipeline.queue.drops import DropCounter
+from pipeline.queue.drops import DoubtfulDrop, DropCounter
 from pipeline.queue.preview import PreviewWriter
 from pipeline.queue.status import StatusWriter
 from pipeline.queue.tracks import TrackWriter
@@ -69,7 +69,7 @@ class Publisher:
         self._status_writer = StatusWriter(self._client, config)
         self._preview_writer = PreviewWriter(self._client)
         self._drop_counter = DropCounter(self._client)
-        self._uncounted: tuple[str, dict[tuple[str, Reason], int]] | None = None
+        self._uncounted: tuple[str, dict[tuple[str, Reason], int], tuple[DoubtfulDrop, ...]] | None = None
         self._statuses = statuses
         self._drops = drops
         self._previews = previews
@@ -176,17 +176,15 @@ class Publisher:
         """Counts what was dropped since the last time, once, however often it must be tried."""
         if self._uncounted is not None:
             self._count(*self._uncounted)
-        new = {
-            (camera, reason): n
-            for camera, counts in self._drops.all().items()
-            for reason, n in counts.take_new().items()
-        }
-        if new:
-            self._count(uuid.uuid4().hex, new)
+        ledger = self._drops.all().items()
+        new = {(camera, reason): n for camera, counts in ledger for reason, n in counts.take_new().items()}
+        doubts = tuple(DoubtfulDrop(camera, *doubt) for camera, counts in ledger for doubt in counts.take_doubts())
+        if new or doubts:
+            self._count(uuid.uuid4().hex, new, doubts)
 
-    def _count(self, token: str, counts: dict[tuple[str, Reason], int]) -> None:
-        self._uncounted = (token, counts)
-        self._drop_counter.add(counts, token)
+    def _count(self, token: str, counts: dict[tuple[str, Reason], int], doubts: tuple[DoubtfulDrop, ...]) -> None:
+        self._uncounted = (token, counts, doubts)
+        self._drop_counter.add(counts, token, doubts)
         self._uncounted = None
 
     def _write_statuses(self) -> None:

@@ -97,8 +97,8 @@ class Book:
             yield f"{crop} came from nowhere"
 
     def _sums(self) -> Iterator[str]:
-        """The sums by camera and reason. What a publisher's own buffer dropped is in the sums too, as far as the
-        publisher lived to write it down."""
+        """The sums by camera and reason. What a publisher's own buffer dropped without having tried to publish it is in
+        the sums too, as far as the publisher lived to write it down."""
         ended = Counter(
             keys.drop_field(crop.partition(".")[0], outcome)
             for crop, outcome in self.outcomes.items()

@@ -70,6 +70,10 @@ class _JournalingLedger(DropLedger):
                     journal.note("dropped", keys.drop_field(camera, reason))
                 counts.add(reason, n)
 
+            def add_in_doubt(self, reason: Reason, picture_key: str) -> None:
+                journal.note("doubted", picture_key)
+                counts.add_in_doubt(reason, picture_key)
+
         return Noting()
 
 

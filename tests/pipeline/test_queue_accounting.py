@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ingest.buffer import MessageBuffer, WaitingCrop
 from ingest.counts import DropLedger
 from ingest.observation import ignore
 from ingest.preview import PreviewBoard
@@ -18,7 +19,7 @@ from pipeline.messages import CropKind, TrackPhase
 from pipeline.queue import keys
 from pipeline.queue.crops import CropWriter
 from pipeline.queue.dead_letters import Replayed
-from pipeline.queue.drops import DropCounter
+from pipeline.queue.drops import DoubtfulDrop, DropCounter
 from pipeline.queue.hub import CameraHub
 from pipeline.reasons import Reason
 from pipeline.store import EventStore
@@ -181,6 +182,34 @@ def test_drops_with_a_token_are_counted_once(client):
     for _ in range(3):
         counter.add({("front", Reason.BUFFER_FULL): 2, ("back", Reason.DEADLINE): 1}, "t")
     assert drops(client) == {"front|buffer_full": 2, "back|deadline_passed": 1}
+
+
+def test_a_crop_dropped_in_doubt_is_counted_only_when_it_was_not_published(client, redis_config):
+    """The buffer dropped two crops whose publish had failed: one of them had reached Redis all the same."""
+    writer, counter = CropWriter(client, redis_config), DropCounter(client)
+    writer.publish(crop_of("there", track="front/a-1"), jpeg_of(1))
+    doubts = [DoubtfulDrop("front", Reason.SUPERSEDED, keys.picture(name)) for name in ("there", "not-there")]
+    for _ in range(2):
+        counter.add({}, "t", doubts)
+
+    assert drops(client) == {"front|superseded": 1}
+    assert (outcome(client, "there"), outcome(client, "not-there")) == (b"queued", b"superseded")
+    writer.publish(crop_of("not-there", track="front/a-2"), jpeg_of(2))
+    assert client.xlen(keys.crops("front")) == 1, "what is counted as dropped is not published any more"
+
+
+def test_only_crops_that_were_tried_are_dropped_in_doubt():
+    ledger = DropLedger()
+    buffer = MessageBuffer(8, ledger, time.time)
+    for name in ("tried", "untried", "newer"):
+        if name == "newer":
+            buffer.give_back(buffer.take())
+        buffer.put_crop(WaitingCrop(crop_of(name, track="front/a-1" if name != "untried" else "front/a-2"), jpeg_of()))
+    buffer.put_crop(WaitingCrop(crop_of("newest", track="front/a-2"), jpeg_of()))
+    counts = ledger.of("front")
+    assert counts.take_doubts() == [(Reason.SUPERSEDED, keys.picture("tried"))]
+    assert counts.take_new() == {Reason.SUPERSEDED: 1}
+    assert counts.totals() == {"superseded": 2}
 
 
 async def test_r48_with_redis_away_every_list_of_the_publisher_is_bounded(monkeypatch):
