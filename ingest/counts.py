@@ -7,7 +7,6 @@ from collections import Counter
 
 from pipeline.reasons import Reason
 
-
 MAX_DOUBTS = 1000
 """Beyond it, a crop in doubt is counted as dropped."""
 

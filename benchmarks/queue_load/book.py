@@ -78,6 +78,8 @@ class Book:
         yield from self._lost()
         for crop, outcome in self.outcomes.items():
             stored = self.stored.get(crop)
+            if stored is None and crop in self.journal.doubted:
+                continue  # it never reached Redis, and is counted
             if outcome == "queued":
                 yield f"{crop} still waits"
             elif (outcome == "described") != (crop in self.described):

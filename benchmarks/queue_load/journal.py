@@ -25,11 +25,13 @@ class Journal:
     Attributes:
         made: crops that were handed to the publisher.
         answered: crops whose publish Redis answered.
-        buffer_drops: crops that the publisher's own buffer dropped, by ``camera|reason``.
+        doubted: crops that the publisher's own buffer dropped after an attempt to publish them.
+        buffer_drops: other crops that the publisher's own buffer dropped, by ``camera|reason``.
     """
 
     made: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
+    doubted: set[str] = field(default_factory=set)
     buffer_drops: Counter[str] = field(default_factory=Counter)
 
     @classmethod
@@ -42,6 +44,8 @@ class Journal:
                     journal.made.add(what)
                 case "answered":
                     journal.answered.add(what)
+                case "doubted":
+                    journal.doubted.add(what)
                 case "dropped":
                     journal.buffer_drops[what] += 1
         return journal

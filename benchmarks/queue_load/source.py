@@ -71,7 +71,7 @@ class _JournalingLedger(DropLedger):
                 counts.add(reason, n)
 
             def add_in_doubt(self, reason: Reason, picture_key: str) -> None:
-                journal.note("doubted", picture_key)
+                journal.note("doubted", picture_key.removeprefix(keys.picture("")))
                 counts.add_in_doubt(reason, picture_key)
 
         return Noting()
