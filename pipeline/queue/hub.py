@@ -134,7 +134,8 @@ class CameraHub:
         fields = cast("dict[bytes, bytes]", await self._link.once(lambda: self._client.hgetall(keys.DROPS)))
         for name, count in fields.items():
             camera, _, reason = name.decode().rpartition("|")
-            counted.setdefault(camera, {})[reason] = int(count)
+            if int(count):  # 0: all were taken back
+                counted.setdefault(camera, {})[reason] = int(count)
         return counted
 
     async def ping(self) -> bool:
