@@ -29,7 +29,7 @@ def run_ingest(path: Path) -> int:
         worker = IngestWorker(config, address)
         worker.start()
     stops: SimpleQueue[None] = SimpleQueue()
-    with on_stop_signals(lambda: stops.put(None), leave_at_once):
+    with on_stop_signals(lambda: stops.put(None), again=leave_at_once):
         stops.get()
         worker.stop()
     return 0

@@ -76,7 +76,7 @@ def with_options(
 
 async def _serve(runtime: ServeRuntime) -> None:
     loop = asyncio.get_running_loop()
-    with on_stop_signals(lambda: stop_soon(loop, runtime), leave_at_once):
+    with on_stop_signals(lambda: stop_soon(loop, runtime), again=leave_at_once):
         try:
             await runtime.start()
             logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)

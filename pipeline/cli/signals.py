@@ -25,7 +25,7 @@ def leave_at_once() -> NoReturn:
 
 
 @contextmanager
-def on_stop_signals(stop: Callable[[], None], again: Callable[[], None] | None = None) -> Iterator[None]:
+def on_stop_signals(stop: Callable[[], None], *, again: Callable[[], None] | None = None) -> Iterator[None]:
     """Within the block Ctrl-C, SIGTERM and SIGHUP call ``stop``, which must be safe in a signal handler; from the
     second one on they call ``again``, if given.
 
