@@ -84,16 +84,18 @@ class TrackKeeper:
                 await self._sweep()
                 self._next_sweep = time.monotonic() + SWEEP_EVERY_S
 
-    async def finish(self) -> None:
-        """The last thing: stores what was published so far, then interrupts what is still open, as nobody will watch
-        over it from now on. Call it when :meth:`run` has ended.
-
-        While another process keeps tracks, nothing is interrupted. News that comes later makes an event active again.
-        """
+    async def catch_up(self) -> None:
+        """Stores what was published so far, once :meth:`run` has ended. Returns at once while Redis is away."""
         self._reader.look_back()
         while entries := await self._reader.read_now():
             for entry in entries:
                 await self._keep(entry)
+
+    async def interrupt_open(self) -> None:
+        """Interrupts what is still open, as nobody will watch over it from now on; the last thing.
+
+        While another process keeps tracks, nothing is interrupted. News that comes later makes an event active again.
+        """
         if await self._reader.is_alone():
             await self._interrupt(self._clock.now())
 

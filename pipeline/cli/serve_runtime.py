@@ -35,7 +35,7 @@ POLICY_LOOK_S = 2.0
 DEAD_GRACE_S = 3.0
 """So long a process with a dead engine still answers (readiness says why) before it ends, to be started again."""
 FINISH_S = 4.0
-LAST_NEWS_S = 2.0
+LAST_NEWS_S = 1.5
 ENGINE_END_S = 2.5
 """Times for open answers and crops in work, for the last news of tracks, and for the engine's last step on shutdown: a
 supervised process stays under 11 s."""
@@ -168,13 +168,14 @@ class ServeRuntime:
 
     async def _last_news(self, side: _CameraSide) -> None:
         self.side = None
-        try:
-            async with asyncio.timeout(LAST_NEWS_S):
-                await side.keeper.finish()
-        except TimeoutError:
-            logger.warning("the last news of tracks could not be stored in time; the next start does it")
-        except SQLAlchemyError as error:
-            logger.error("the last news of tracks could not be stored: %s", error)
+        for what, step in (("stored", side.keeper.catch_up), ("told", side.keeper.interrupt_open)):
+            try:
+                async with asyncio.timeout(LAST_NEWS_S):
+                    await step()
+            except TimeoutError:
+                logger.warning("the last news of tracks could not be %s in time; the next start does it", what)
+            except SQLAlchemyError as error:
+                logger.error("the last news of tracks could not be stored: %s", error)
 
     async def _end_engine(self) -> None:
         """Ends the answers that are still open. A step that takes too long, or a load, is left to the process's end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 OTHERS_SILENT_S = 15.0
 """A consumer that reads does so every second or so."""
+ANSWER_S = 0.5
 _BATCH = 100
 _BLOCK_MS = 1000
 
@@ -119,8 +121,9 @@ class TrackReader:
     async def is_alone(self) -> bool:
         """Whether no other process has read tracks lately. True while Redis is away: then nobody reads any."""
         try:
-            consumers = await self._client.xinfo_consumers(keys.TRACKS, keys.TRACKS_GROUP)
-        except redis.RedisError:
+            async with asyncio.timeout(ANSWER_S):
+                consumers = await self._client.xinfo_consumers(keys.TRACKS, keys.TRACKS_GROUP)
+        except (redis.RedisError, TimeoutError):
             return True
         mine = self._consumer.encode()
         return all(other["name"] == mine or other["idle"] > OTHERS_SILENT_S * 1000 for other in consumers)
