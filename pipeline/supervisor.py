@@ -36,6 +36,11 @@ class _StopAsked:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class _ReloadAsked:
+    pass
+
+
 class _Waited(Enum):
     """What ended a wait."""
 
@@ -63,7 +68,7 @@ class Supervisor:
         """``on_change`` hears of every start, restart and end of a part, from that part's thread."""
         self._drain_s = drain_s
         self._on_change = on_change
-        self._mailbox: SimpleQueue[_Ended | _StopAsked] = SimpleQueue()
+        self._mailbox: SimpleQueue[_Ended | _StopAsked | _ReloadAsked] = SimpleQueue()
         self._parts = {spec.name: self._make_part(spec, backoff) for spec in parts}
 
     def run(self) -> int:
@@ -72,7 +77,9 @@ class Supervisor:
         for part in self._parts.values():
             part.start()
         result = 0
-        message = self._mailbox.get()
+        while isinstance(message := self._mailbox.get(), _ReloadAsked):
+            for name in running:
+                self._parts[name].hang_up()
         if isinstance(message, _Ended):
             # While running, a part ends for good only when starting it again would change nothing.
             running.discard(message.name)
@@ -106,13 +113,17 @@ class Supervisor:
                 return _Waited.LATE
             if isinstance(message, _Ended):
                 running.discard(message.name)
-            elif deadline is not None:
+            elif isinstance(message, _StopAsked) and deadline is not None:
                 return _Waited.ASKED
         return _Waited.ENDED
 
     def stop(self) -> None:
         """Asks :meth:`run` to end: the first time the parts may finish, the second time they are killed."""
         self._mailbox.put(_StopAsked())
+
+    def reload(self) -> None:
+        """Has every part read its configuration again (SIGHUP). Safe inside a signal handler, like :meth:`stop`."""
+        self._mailbox.put(_ReloadAsked())
 
     def pid(self, name: str) -> int | None:
         """Process id of a part, None while it is down."""
@@ -140,7 +151,7 @@ class Supervisor:
         if self._on_change is not None:
             self._on_change(name, change)
 
-    def _next(self, deadline: float | None) -> _Ended | _StopAsked | None:
+    def _next(self, deadline: float | None) -> _Ended | _StopAsked | _ReloadAsked | None:
         """The next message; None once the deadline is over."""
         if deadline is None:
             return self._mailbox.get()

@@ -11,6 +11,7 @@ from api.services import Services
 from pipeline.reasons import REASON_TEXT, Reason
 
 if TYPE_CHECKING:
+    from pipeline.camera_registry import CameraRegistry
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
 
@@ -44,6 +45,13 @@ def reason_text(reason: str) -> str:
         return REASON_TEXT[Reason(reason)]
     except ValueError:
         return reason
+
+
+def registry_of(services: Services) -> CameraRegistry:
+    """The cameras and what changes them, or 404."""
+    if services.cameras is None:
+        raise _no_cameras()
+    return services.cameras
 
 
 def _no_cameras() -> ApiError:

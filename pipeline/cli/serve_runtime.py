@@ -15,10 +15,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import WatchwordConfig
+from pipeline.config.file_watch import ConfigFile
 
 if TYPE_CHECKING:
     from api.server import ApiServer
     from pipeline.backends import DescriptionBackend
+    from pipeline.camera_registry import CameraRegistry
     from pipeline.describer import Describer
     from pipeline.describer_metrics import DescriberMetrics
     from pipeline.image_ladder import ImageLadder
@@ -62,6 +64,7 @@ class ServeRuntime:
     Args:
         cameras: False leaves out Redis, store, describer and tracks: engine and endpoint alone.
         on_progress: told in words what loading is doing, from another thread.
+        file: followed for changes of its cameras, where there is one.
     """
 
     def __init__(
@@ -71,8 +74,11 @@ class ServeRuntime:
         cameras: bool = True,
         on_progress: Callable[[str], None] = lambda text: None,
         clock: Clock | None = None,
+        file: ConfigFile | None = None,
     ) -> None:
         self._config = config
+        self._file = file
+        self._registry: CameraRegistry | None = None
         self._cameras = cameras
         self._on_progress = on_progress
         self._clock = clock or SystemClock()
@@ -137,6 +143,11 @@ class ServeRuntime:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
+    def reload(self) -> None:
+        """Reads the configuration file's cameras again. From a signal handler, too."""
+        if self._registry is not None:
+            self._registry.reload_file()
+
     async def stop(self) -> None:
         """Lets open answers and crops in work finish for :data:`FINISH_S`, ends the rest, closes all. Idempotent.
 
@@ -200,15 +211,24 @@ class ServeRuntime:
         self._make_engine()
         # The store and the hub come before the server, which shows them, and the server's port names the consumers.
         hub, store = await self._open_camera_parts() if self._cameras else (None, None)
+        if hub is not None and store is not None:
+            self._registry = await asyncio.to_thread(self._make_registry, hub, store)
         self._ladder, self._describing = self._make_ladder(), self._make_metrics()
         services = Services(
-            config, self._engine, store, hub, self._model_name(), self._ladder, describing=self._describing
+            config,
+            self._engine,
+            store,
+            hub,
+            self._model_name(),
+            self._ladder,
+            cameras=self._registry,
+            describing=self._describing,
         )
         self._server = server = ApiServer(create_app(services), config.server.host, config.server.port)
         self._http = asyncio.create_task(server.serve(), name="http")
         self._http.add_done_callback(self._part_ended)
-        if hub is not None and store is not None:
-            self._start_camera_side(hub, store)
+        if hub is not None and store is not None and self._registry is not None:
+            self._start_camera_side(hub, store, self._registry)
         if self._engine is not None:
             self._load_engine(self._engine)
             self._keep("engine-watch", self._watch_engine(self._engine))
@@ -238,7 +258,12 @@ class ServeRuntime:
         self._open.push_async_callback(hub.close)
         return hub, store
 
-    def _start_camera_side(self, hub: CameraHub, store: EventStore) -> None:
+    def _make_registry(self, hub: CameraHub, store: EventStore) -> CameraRegistry:
+        from pipeline.camera_registry import CameraRegistry
+
+        return CameraRegistry(self._config.cameras, store.cameras, hub, self._file)
+
+    def _start_camera_side(self, hub: CameraHub, store: EventStore, registry: CameraRegistry) -> None:
         from pipeline.describer import Describer
         from pipeline.housekeeper import Housekeeper
         from pipeline.prompts import PromptBook
@@ -251,7 +276,6 @@ class ServeRuntime:
         client, crops, tracks = async_client(address), async_blocking_client(address), async_blocking_client(address)
         for connection in (client, crops, tracks):
             self._open.push_async_callback(connection.aclose)
-        cameras = {camera.id: camera for camera in config.cameras}
         describer = Describer(
             CropReader(client, crops, config.redis, consumer, self._clock),
             store,
@@ -259,7 +283,7 @@ class ServeRuntime:
             self._make_backend(),
             config.describer,
             ladder=self._ladder,
-            prompts=PromptBook(config.describer, cameras.get),
+            prompts=PromptBook(config.describer, registry.config_of),
             metrics=self._describing,
             clock=self._clock,
         )
@@ -268,6 +292,7 @@ class ServeRuntime:
             client, tracks, store, hub, config.redis, consumer, crop_deadline_s=deadline, clock=self._clock
         )
         self.side = _CameraSide(hub, store, describer, self._keep("describer", describer.run()), keeper)
+        self._keep("cameras", registry.keep())
         self._keep("track-keeper", keeper.run())
         self._keep("eviction-policy", self._look_at_eviction(hub))
         self._keep("housekeeper", Housekeeper(store, config.retention, self._clock).run())

@@ -26,6 +26,7 @@ from pipeline.messages import (
 )
 from pipeline.reasons import Reason
 from pipeline.store.again import Answer, Asking, mark_asked, refusal
+from pipeline.store.cameras import CameraChanges
 from pipeline.store.crop_files import CropFiles, Picture
 from pipeline.store.database import Database
 from pipeline.store.outcome import CropOutcome, judge
@@ -62,6 +63,7 @@ class EventStore:
         self._database = Database(config)
         self._files = CropFiles(config.data_dir / "crops")
         self.pruner = Pruner(self._database, self._files)
+        self.cameras = CameraChanges(self._database, self._clock)
         if (count := index_missing(self._database)) > 0:
             log.info("%d events were added to the search index", count)
 

@@ -171,6 +171,23 @@ class EventTextRow(Base):
     tags: Mapped[str] = mapped_column(Text)
 
 
+class CameraChangeRow(Base):
+    """What the API changed of a camera: see :class:`pipeline.config.overlay.CameraChange`.
+
+    ``settings`` holds passwords as they are. ``revision``: that of the whole table at the row's last change. Rows stay
+    when they say nothing any more, so that revisions never go back.
+    """
+
+    __tablename__ = "camera_changes"
+
+    camera: Mapped[str] = mapped_column(String(64), primary_key=True)
+    settings: Mapped[dict[str, Any]] = mapped_column(JSON)
+    whole: Mapped[bool]
+    removed: Mapped[bool]
+    revision: Mapped[int] = mapped_column(BigInteger)
+    updated: Mapped[float]
+
+
 # Of the words that are shown: read from their own row, so that there is one truth.
 EventRow.image_tokens = column_property(
     select(DescriptionRow.image_tokens)

@@ -12,6 +12,7 @@ from typing import Any
 import redis
 
 from api.services import Services
+from pipeline.camera_registry import CameraRegistry
 from pipeline.config import CameraConfig, RedisConfig, StoreConfig, WatchwordConfig
 from pipeline.describer_metrics import DescriberMetrics
 from pipeline.image_ladder import ImageLadder
@@ -60,8 +61,18 @@ class Station:
         self.store = EventStore(self.config.store)
         self.ladder = ImageLadder(self.config.describer)
         hub = CameraHub(redis_url, self.config.redis)
+        self.registry = CameraRegistry(CAMERAS, self.store.cameras, hub)
         self.describing = DescriberMetrics()
-        self.services = Services(self.config, engine, self.store, hub, "tiny", self.ladder, describing=self.describing)
+        self.services = Services(
+            self.config,
+            engine,
+            self.store,
+            hub,
+            "tiny",
+            self.ladder,
+            cameras=self.registry,
+            describing=self.describing,
+        )
         self.redis: redis.Redis = sync_client(redis_url)
         self._statuses = StatusWriter(self.redis, self.config.redis)
         self._previews = PreviewWriter(self.redis)
