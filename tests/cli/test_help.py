@@ -10,6 +10,7 @@ from pipeline.cli.app import command_names
 
 COMMANDS = [
     "bench",
+    "cameras",
     "check",
     "demo",
     "demo-camera",
