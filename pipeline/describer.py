@@ -160,13 +160,20 @@ class Describer:
         )
 
     async def run(self) -> None:
-        """Until cancelled. Neither Redis, the engine, the database nor a bad crop ends it."""
+        """Until cancelled, or :meth:`stop` and no crop is in work. Neither Redis, the engine, the database nor a bad
+        crop ends it."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._reader.keep_claims(), name="crop-claims")
+            beside = [tasks.create_task(self._reader.keep_claims(), name="crop-claims")]
             if self._ladder is not None:
-                tasks.create_task(self._watch_age(self._ladder), name="image-ladder")
-            for n in range(self._config.concurrency):
-                tasks.create_task(self._work(), name=f"describer-{n}")
+                beside.append(tasks.create_task(self._watch_age(self._ladder), name="image-ladder"))
+            works = [tasks.create_task(self._work(), name=f"describer-{n}") for n in range(self._config.concurrency)]
+            await asyncio.wait(works)
+            for task in beside:
+                task.cancel()
+
+    def stop(self) -> None:
+        """No more crops are taken; :meth:`run` ends when those in work are done."""
+        self._reader.stop()
 
     async def _watch_age(self, ladder: ImageLadder) -> None:
         """While Redis is away nobody knows the age, and the ladder stays where it is."""
@@ -177,8 +184,7 @@ class Describer:
             await asyncio.sleep(LADDER_LOOK_S)
 
     async def _work(self) -> None:
-        while True:
-            held = await self._reader.take()
+        while (held := await self._reader.take()) is not None:
             try:
                 await self._handle(held)
             except Exception:
@@ -191,17 +197,17 @@ class Describer:
         message = held.message
         others = await self._other_views(held)
         record = await self._storing.until_done(lambda: self._store.add_crop(message, held.jpeg, others))
+        begun = await self._storing.until_done(lambda: self._store.begin_description(message.crop_id))
+        if begun is None:
+            # Described before its entry could be acknowledged, so it's no drop, however late it is by now.
+            await self._reader.settle(held)
+            await self._tell_outcome(record)
+            return
         if held.refusal == Reason.POISON:
             await self._bury(held, Reason.POISON)
             return
         if held.refusal != Reason.NONE or held.jpeg is None:
             await self._expire(held, held.refusal)
-            return
-        begun = await self._storing.until_done(lambda: self._store.begin_description(message.crop_id))
-        if begun is None:
-            # Described before its entry could be acknowledged.
-            await self._reader.settle(held)
-            await self._tell_outcome(record)
             return
         await self._tell(ChangeKind.UPDATED, begun)
         if not others and self._config.pictures_per_prompt > 1:

@@ -390,3 +390,38 @@ def test_r45_redis_going_away_is_503_in_words_and_heals_by_itself(tmp_path):
             until(lambda: client.get("/api/cameras").status_code == 200)
             assert client.get("/health/ready").status_code == 200
         station.close()
+
+
+def test_a_dead_letter_is_shown_with_its_reason_and_queued_again(operator, station):
+    crop = station.crop("front", 1)
+    letter = station.bury(crop, encoded(), Reason.ENGINE_ERROR)
+    [shown] = operator.get("/api/queue/dead").json()["letters"]
+    assert (shown["id"], shown["camera"], shown["crop_id"]) == (letter, "front", crop.crop_id)
+    assert shown["reason_text"] == REASON_TEXT[Reason.ENGINE_ERROR]
+    assert operator.get(shown["picture_url"]).content == encoded()
+    queue = operator.get("/api/queue").json()
+    assert (queue["dead"], queue["waiting"], queue["dropped"]) == (1, 0, 1)
+
+    cross = operator.post(f"/api/queue/dead/{letter}/replay", headers={"Sec-Fetch-Site": "cross-site"})
+    assert cross.status_code == 403
+    replayed = operator.post(f"/api/queue/dead/{letter}/replay")
+    assert (replayed.status_code, replayed.json()) == (202, {"queued": True})
+
+    queue = operator.get("/api/queue").json()
+    assert (queue["dead"], queue["waiting"], queue["dropped"]) == (0, 1, 0)
+    [front] = [one for one in queue["cameras"] if one["camera"] == "front"]
+    assert (front["waiting"], front["held"], front["bytes"]) == (1, 0, len(encoded()))
+    assert {one["name"] for one in queue["consumers"]} == {"d0"}
+    again = operator.post(f"/api/queue/dead/{letter}/replay")
+    assert again.status_code == 404 and error_of(again)["code"] == "dead_letter_not_found"
+
+
+def test_a_dead_letter_without_a_picture_can_only_be_thrown_away(operator, station):
+    letter = station.bury(station.crop("front", 1), encoded(), Reason.ENGINE_ERROR)
+    station.redis.delete(keys.dead_picture(letter))
+    [shown] = operator.get("/api/queue/dead").json()["letters"]
+    assert shown["picture_url"] is None
+    refused = operator.post(f"/api/queue/dead/{letter}/replay")
+    assert refused.status_code == 409 and error_of(refused)["code"] == "no_picture"
+    assert operator.delete(f"/api/queue/dead/{letter}").status_code == 204
+    assert operator.delete(f"/api/queue/dead/{letter}").status_code == 404

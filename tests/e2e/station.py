@@ -56,7 +56,7 @@ class Station:
             raise RuntimeError("not started")
         started = time.monotonic()
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(timeout=20), time.monotonic() - started
+        return self._process.wait(timeout=25), time.monotonic() - started
 
     def processes(self) -> dict[str, int]:
         """Part -> pid, by what their command lines say."""
