@@ -16,7 +16,8 @@ from api.services import Provided
 from pipeline.camera_metrics import camera_families
 from pipeline.image_ladder import ImageLadder
 from pipeline.queue.health import QueueUnavailable
-from pipeline.queue.hub import CameraHub, QueueStats
+from pipeline.queue.hub import CameraHub
+from pipeline.queue.stats import QueueStats
 from vlm_engine.engine import EngineState, VLMEngine
 from vlm_engine.metrics import SPECS, EngineMetrics, Histogram
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pipeline.camera_registry import CameraRegistry
     from pipeline.config import WatchwordConfig
     from pipeline.describer_metrics import DescriberMetrics
+    from pipeline.embedder import Embedder
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -29,6 +30,7 @@ class Services:
         model_name: the one name that requests may give as ``model``.
         cameras: which cameras there are, and what changes them; None without cameras.
         describing: what the describer counts and times; None where there is none.
+        embedder: search by meaning; None where it isn't configured.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
     """
 
@@ -40,6 +42,7 @@ class Services:
     ladder: ImageLadder | None = None
     cameras: CameraRegistry | None = None
     describing: DescriberMetrics | None = None
+    embedder: Embedder | None = None
 
 
 def services_of(request: Request) -> Services:

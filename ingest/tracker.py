@@ -69,7 +69,7 @@ class _Phase(Enum):
     """Its event is over because it did not move for too long; followed silently until it moves."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Followed:
     """A track and what only the tracker needs to know of it; times are monotonic.
 
