@@ -120,7 +120,8 @@ def test_from_rtsp_to_redis(camera, redis_url, openvino_weights):
         ended = wait_for(lambda: site.tracks(TrackPhase.END), 20, "the end of a visit")[0]
         status = site.status("demo")
         away = site.wait_for_state("away", CameraState.UNREACHABLE)
-        wait_for(lambda: site.status("demo").tracks > 0, 15, "somebody in view")
+        seen = len(site.tracks(TrackPhase.START))
+        wait_for(lambda: len(site.tracks(TrackPhase.START)) > seen, 30, "somebody who has just come into view")
     finally:
         begun = time.monotonic()
         site.worker.stop()
