@@ -23,7 +23,7 @@ from api.openai.fetch import PictureFetcher
 from api.openai.response_store import ResponseStore
 from api.openai.responses_request import ResponsesRequest
 from api.openai.tokenize import DetokenizeRequest, TokenizeChat, TokenizeText
-from api.operator import cameras, engine, events, queue, stream
+from api.operator import cameras, deliveries, engine, events, queue, stream
 from api.origin import CheckOrigin
 from api.services import Services
 from pipeline.config.server import Role
@@ -42,7 +42,16 @@ ROUTERS: Mapping[Role, Sequence[APIRouter]] = {
         models.router,
         tokenize.router,
     ),
-    "viewer": (metrics.router, cameras.router, events.router, queue.router, engine.router, stream.router),
+    "viewer": (
+        metrics.router,
+        cameras.router,
+        events.router,
+        queue.router,
+        engine.router,
+        stream.router,
+        deliveries.router,
+    ),
+    "admin": (deliveries.admin_router,),
 }
 """What needs which role. Changes below the viewer's routes need the role operator (:func:`api.auth.require`)."""
 

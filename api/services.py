@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 if TYPE_CHECKING:
     from pipeline.config import WatchwordConfig
+    from pipeline.delivery.deliverer import Deliverer
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -26,6 +27,7 @@ class Services:
         hub: cameras, queue and event changes in Redis; None without cameras.
         model_name: the one name that requests may give as ``model``.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
+        deliverer: tells webhooks and MQTT of events; None where no target is configured.
     """
 
     config: WatchwordConfig
@@ -34,6 +36,7 @@ class Services:
     hub: CameraHub | None
     model_name: str
     ladder: ImageLadder | None = None
+    deliverer: Deliverer | None = None
 
 
 def services_of(request: Request) -> Services:

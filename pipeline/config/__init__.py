@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from pipeline.config.alerts import AlertRule
 from pipeline.config.base import Section
 from pipeline.config.camera import CameraConfig
+from pipeline.config.delivery import MqttConfig, WebhookConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
 from pipeline.config.pictures import PicturesConfig
@@ -14,12 +16,14 @@ from pipeline.config.retention import RetentionConfig
 from pipeline.config.server import ApiKeyConfig, ServerConfig
 
 __all__ = [
+    "AlertRule",
     "ApiKeyConfig",
     "CameraConfig",
     "CropConfig",
     "DescriberConfig",
     "DetectorConfig",
     "EngineSection",
+    "MqttConfig",
     "PicturesConfig",
     "RedisConfig",
     "RetentionConfig",
@@ -27,6 +31,7 @@ __all__ = [
     "StoreConfig",
     "TrackingConfig",
     "WatchwordConfig",
+    "WebhookConfig",
 ]
 
 
@@ -44,6 +49,9 @@ class WatchwordConfig(Section):
     retention: RetentionConfig = Field(RetentionConfig(), title="Retention", description="How long events are kept.")
     server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
     pictures: PicturesConfig = Field(PicturesConfig(), title="Pictures", description="Pictures in requests.")
+    alerts: tuple[AlertRule, ...] = Field((), title="Alerts", description="Rules for what is worth an alert.")
+    webhooks: tuple[WebhookConfig, ...] = Field((), title="Webhooks", description="Who is told of events by HTTP.")
+    mqtt: MqttConfig = Field(MqttConfig(), title="MQTT", description="A broker, and Home Assistant behind it.")
 
     @model_validator(mode="after")
     def _distinct_ids(self) -> WatchwordConfig:
@@ -52,4 +60,18 @@ class WatchwordConfig(Section):
             if camera.id in seen:
                 raise ValueError(f"cameras: id {camera.id!r} is used twice")
             seen.add(camera.id)
+        return self
+
+    @model_validator(mode="after")
+    def _known_rules(self) -> WatchwordConfig:
+        for section, names in (("alerts", self.alerts), ("webhooks", self.webhooks)):
+            given = [entry.name for entry in names]
+            if double := next((name for name in given if given.count(name) > 1), None):
+                raise ValueError(f"{section}: name {double!r} is used twice")
+        rules = [rule.name for rule in self.alerts]
+        for place, target in (*((f"webhooks: {hook.name}", hook) for hook in self.webhooks), ("mqtt", self.mqtt)):
+            for name in target.rules:
+                if name not in rules:
+                    known = f"known are {', '.join(rules)}" if rules else "there are no alerts"
+                    raise ValueError(f"{place}: rules names {name!r}, which is no alert; {known}")
         return self

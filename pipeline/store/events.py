@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
@@ -27,6 +28,7 @@ from pipeline.reasons import Reason
 from pipeline.store.again import Answer, Asking, mark_asked, refusal
 from pipeline.store.crop_files import CropFiles, Picture
 from pipeline.store.database import Database
+from pipeline.store.deliveries import Deliveries
 from pipeline.store.outcome import CropOutcome, judge
 from pipeline.store.pruning import Pruner
 from pipeline.store.records import (
@@ -45,6 +47,9 @@ from pipeline.store.rows import crop_row_of, description_record_of, description_
 from pipeline.store.schema import CropRow, DescriptionRow, EventRow, PromptRow
 from pipeline.store.search import events_of, find_numbers, index_event, index_missing, needs_index
 
+if TYPE_CHECKING:
+    from pipeline.store.outbox import Outbox
+
 log = logging.getLogger(__name__)
 
 MAX_PAGE = 500
@@ -56,11 +61,14 @@ _UNFINISHED = (CropOutcome.QUEUED.value, CropOutcome.RUNNING.value)
 class EventStore:
     """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` for pictures."""
 
-    def __init__(self, config: StoreConfig, clock: Clock | None = None) -> None:
+    def __init__(self, config: StoreConfig, clock: Clock | None = None, outbox: Outbox | None = None) -> None:
+        """``outbox``: is told of each change within its transaction; None: nobody is to be told."""
         self._clock = clock or SystemClock()
+        self._outbox = outbox
         self._database = Database(config)
         self._files = CropFiles(config.data_dir / "crops")
         self.pruner = Pruner(self._database, self._files)
+        self.deliveries = Deliveries(self._database, self._clock)
         if (count := index_missing(self._database)) > 0:
             log.info("%d events were added to the search index", count)
 
@@ -370,6 +378,8 @@ class EventStore:
         event.reason = verdict.reason.value
         event.best_crop_id = verdict.best_crop
         event.updated = self._clock.now()
+        if self._outbox is not None:
+            self._outbox.note(session, event, event.updated)
         index_event(session, event)
         session.flush()
         session.expire(event, ["image_tokens"])
