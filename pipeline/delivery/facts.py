@@ -42,6 +42,7 @@ class Told:
     Attributes:
         words: a hash of the description and of whether it is final; None before there is one.
         failed: the reason for which no words come; None when some may come.
+        muted: the event was old when it was first looked at; nothing of it is told.
         quiet: rules that matched within their cooldown: they don't match this event again.
     """
 
@@ -50,6 +51,7 @@ class Told:
     failed: str | None = None
     zones: tuple[str, ...] = ()
     quiet: tuple[str, ...] = ()
+    muted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,6 +60,7 @@ class Told:
             "failed": self.failed,
             "zones": list(self.zones),
             "quiet": list(self.quiet),
+            "muted": self.muted,
         }
 
     @classmethod
@@ -68,6 +71,7 @@ class Told:
             value.get("failed"),
             tuple(value.get("zones") or ()),
             tuple(value.get("quiet") or ()),
+            bool(value.get("muted")),
         )
 
 

@@ -68,17 +68,21 @@ class Outbox:
         """Matches rules, and notes for each target what is new. Costs next to nothing when nothing is."""
         facts = _facts_of(event)
         told = Told.from_json(event.told) if event.told is not None else None
-        changes, now_told = news_of(told, facts)
         if told is None and facts.over and now - facts.last_seen > OLD_S:
-            event.told = now_told.to_json()
+            told = Told(muted=True)
+            event.told = told.to_json()
+        if told is not None and told.muted:
             return
+        changes, now_told = news_of(told, facts)
         known = (*(event.rules or ()), *now_told.quiet)
         matched, quiet = self._match(session, facts, known, now)
         if matched:
             event.rules = [*(event.rules or ()), *matched]
-        if not changes and not matched and not quiet:
+        now_told = replace(now_told, quiet=(*now_told.quiet, *quiet))
+        if now_told != told:
+            event.told = now_told.to_json()
+        if not changes and not matched:
             return
-        event.told = replace(now_told, quiet=(*now_told.quiet, *quiet)).to_json()
         noted = [self._put(session, plan, event, changes, matched, now) for plan in self._plans]
         if any(noted):
             sql_event.listen(session, "after_commit", lambda _: self.wake(), once=True)
