@@ -85,6 +85,7 @@ function factsOf(event) {
   ];
   if (event.model) facts.push(["Described by", event.model]);
   if (event.image_tokens) facts.push(["Picture read as", `${event.image_tokens} tokens`]);
+  if (event.rules?.length) facts.push(["Alerts", event.rules.join(", ")]);
   facts.push(["Event", event.id]);
   return facts;
 }

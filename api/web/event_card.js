@@ -13,11 +13,12 @@ export class EventCard {
     this.time = h("time");
     this.badge = h("span", { class: "badge" });
     this.words = h("p", { class: "words" });
+    this.rules = h("p", { class: "rules", hidden: true });
     this.status = h("p", { class: "status" });
     this.element = h("li", { class: fresh ? "event fresh" : "event", "data-event": event.id, "data-seen": event.first_seen },
       this.crop,
       h("div", { class: "event-text" },
-        h("div", { class: "event-head" }, this.button, this.time, this.badge), this.words, this.status));
+        h("div", { class: "event-head" }, this.button, this.time, this.badge), this.words, this.rules, this.status));
     this.writer = new Writer(this.words);
     this.show(event, cameraName);
   }
@@ -33,6 +34,9 @@ export class EventCard {
     this.badge.dataset.tone = tone;
     this.#showCrop(event, cameraName);
     this.writer.set(event.description ?? partial);
+    const rules = event.rules ?? [];
+    setText(this.rules, rules.length ? `Alert: ${rules.join(", ")}` : "");
+    setShown(this.rules, rules.length > 0);
     this.#showStatus();
     this.tick();
   }

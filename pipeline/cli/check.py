@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.cli.checks.cameras import check_cameras
+from pipeline.cli.checks.deliveries import check_deliveries
 from pipeline.cli.checks.finding import Finding, Level, ok
 from pipeline.cli.checks.machine import check_data_folder, check_limits
 from pipeline.cli.checks.models import check_model, check_weights
@@ -43,6 +44,7 @@ def _looks(config: WatchwordConfig, timeout: float) -> list[tuple[str, Callable[
         ("data folder", lambda: check_data_folder(config.store)),
         ("limits", check_limits),
         ("redis", lambda: check_redis(config.redis, timeout)),
+        ("deliveries", lambda: check_deliveries(config, timeout)),
         ("cameras", lambda: check_cameras(config.cameras, timeout)),
         ("detector weights", lambda: check_weights(config.detector)),
         ("model", lambda: check_model(config.engine, timeout)),
