@@ -43,7 +43,8 @@ async def mqtt_broker(
         yield port
     finally:
         with suppress(Exception):
-            await broker.shutdown()
+            # It waits for ever for a client that left in the middle of a message.
+            await asyncio.wait_for(broker.shutdown(), 5)
 
 
 @dataclass
