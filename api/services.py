@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 
 if TYPE_CHECKING:
+    from pipeline.camera_registry import CameraRegistry
     from pipeline.config import WatchwordConfig
     from pipeline.delivery.deliverer import Deliverer
+    from pipeline.describer_metrics import DescriberMetrics
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -26,6 +28,8 @@ class Services:
         store: events and crops; None without cameras.
         hub: cameras, queue and event changes in Redis; None without cameras.
         model_name: the one name that requests may give as ``model``.
+        cameras: which cameras there are, and what changes them; None without cameras.
+        describing: what the describer counts and times; None where there is none.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
         deliverer: tells webhooks and MQTT of events; None where no target is configured.
     """
@@ -36,6 +40,8 @@ class Services:
     hub: CameraHub | None
     model_name: str
     ladder: ImageLadder | None = None
+    cameras: CameraRegistry | None = None
+    describing: DescriberMetrics | None = None
     deliverer: Deliverer | None = None
 
 

@@ -65,4 +65,4 @@ class CommandListener:
                 try:
                     self._handle(command)
                 except Exception:  # one command must not end the listening
-                    log.exception("commands: %s of camera %s failed", command.kind.value, command.camera)
+                    log.exception("commands: %s %s failed", command.kind.value, command.camera)

@@ -23,19 +23,26 @@ class Reason(StrEnum):
     TLS = "tls_failed"
     CODEC = "codec_unsupported"
     DECODER = "decoder_unavailable"
+    NETWORK = "detector_unavailable"
     FROZEN = "picture_frozen"
     BAD_SOURCE = "bad_source"
+    SECRET = "password_unreadable"
+    SWITCHED_OFF = "switched_off"
+    SCHEDULE = "outside_schedule"
     SHUTDOWN = "shutdown"
     # Frames, boxes
     FRAME_STALE = "frame_stale"
     FRAME_TAINTED = "frame_tainted"
+    FRAME_STILL = "frame_still"
     BOX_INVALID = "box_invalid"
     DETECTOR = "detector_error"
     # Tracks
     TRACK_LOST = "track_lost"
+    TRACK_STATIONARY = "track_stationary"
     TRACK_MAX_DURATION = "track_max_duration"
     # Crops and queue
     SUPERSEDED = "superseded"
+    SAME_PICTURE = "same_picture"
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline_passed"
     PICTURE_EXPIRED = "picture_expired"
@@ -81,17 +88,24 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.BUSY: "The camera serves as many clients as it can.",
     Reason.TLS: "The camera's certificate is not trusted (see tls_ca_file, tls_verify), or it does not speak TLS.",
     Reason.DECODER: "The chosen decoder can't be used here; decode can be auto or cpu.",
+    Reason.NETWORK: "The camera's weights, quantize or classes can't be used; ingest's log says why.",
     Reason.FROZEN: "The camera sends the same picture again and again.",
     Reason.CODEC: "The stream's video codec can't be decoded here.",
     Reason.BAD_SOURCE: "The camera's URL can't be used.",
+    Reason.SECRET: "The camera's password_file can't be read.",
+    Reason.SWITCHED_OFF: "Switched off.",
+    Reason.SCHEDULE: "Outside the hours in which it is watched.",
     Reason.SHUTDOWN: "Shutting down.",
     Reason.FRAME_STALE: "The picture was too old to use.",
     Reason.FRAME_TAINTED: "The decoder reported damage; waiting for the next keyframe.",
+    Reason.FRAME_STILL: "Nothing moved; the detector did not have to look.",
     Reason.BOX_INVALID: "The detector gave a box without area or outside numbers.",
     Reason.DETECTOR: "The detector failed on this picture.",
     Reason.TRACK_LOST: "The person is no longer seen.",
+    Reason.TRACK_STATIONARY: "It has not moved for too long; when it moves, a new event begins.",
     Reason.TRACK_MAX_DURATION: "The track reached its longest duration; a new event goes on.",
     Reason.SUPERSEDED: "A newer crop of the same track took its place.",
+    Reason.SAME_PICTURE: "The better picture looks like the one that was sent before.",
     Reason.QUEUE_FULL: "The queue was full; the oldest waiting crop made room.",
     Reason.DEADLINE: "Its deadline passed before it could be described.",
     Reason.PICTURE_EXPIRED: "Its picture was gone before it could be described.",

@@ -34,6 +34,11 @@ class _StopAsked:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class _ReloadAsked:
+    pass
+
+
 class _Phase(Enum):
     RUNNING = 0
     DRAINING = 1
@@ -58,7 +63,7 @@ class Supervisor:
         """``on_change`` hears of every start, restart and end of a part, from that part's thread."""
         self._drain_s = drain_s
         self._on_change = on_change
-        self._mailbox: SimpleQueue[_Ended | _StopAsked] = SimpleQueue()
+        self._mailbox: SimpleQueue[_Ended | _StopAsked | _ReloadAsked] = SimpleQueue()
         self._parts = {spec.name: self._make_part(spec, backoff) for spec in parts}
 
     def run(self) -> int:
@@ -70,6 +75,10 @@ class Supervisor:
         phase, deadline = _Phase.RUNNING, 0.0
         while running:
             message = self._next(deadline if phase is _Phase.DRAINING else None)
+            if isinstance(message, _ReloadAsked):
+                for name in running:
+                    self._parts[name].hang_up()
+                continue
             if isinstance(message, _Ended):
                 running.discard(message.name)
                 if phase is not _Phase.RUNNING:
@@ -91,6 +100,10 @@ class Supervisor:
     def stop(self) -> None:
         """Asks :meth:`run` to end: the first time the parts may finish, the second time they are killed."""
         self._mailbox.put(_StopAsked())
+
+    def reload(self) -> None:
+        """Has every part read its configuration again (SIGHUP). Safe inside a signal handler, like :meth:`stop`."""
+        self._mailbox.put(_ReloadAsked())
 
     def pid(self, name: str) -> int | None:
         """Process id of a part, None while it is down."""
@@ -118,7 +131,7 @@ class Supervisor:
         if self._on_change is not None:
             self._on_change(name, change)
 
-    def _next(self, deadline: float | None) -> _Ended | _StopAsked | None:
+    def _next(self, deadline: float | None) -> _Ended | _StopAsked | _ReloadAsked | None:
         """The next message; None once the deadline is over."""
         if deadline is None:
             return self._mailbox.get()

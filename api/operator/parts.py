@@ -10,6 +10,7 @@ from api.errors import ApiError
 from api.services import Services
 
 if TYPE_CHECKING:
+    from pipeline.camera_registry import CameraRegistry
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
 
@@ -35,6 +36,13 @@ def store_of(services: Services) -> EventStore:
     if services.store is None:
         raise _no_cameras()
     return services.store
+
+
+def registry_of(services: Services) -> CameraRegistry:
+    """The cameras and what changes them, or 404."""
+    if services.cameras is None:
+        raise _no_cameras()
+    return services.cameras
 
 
 def _no_cameras() -> ApiError:

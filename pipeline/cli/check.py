@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.cli.checks.cameras import check_cameras
+from pipeline.cli.checks.cameras import check_cameras, check_decoders
 from pipeline.cli.checks.deliveries import check_deliveries
 from pipeline.cli.checks.finding import Finding, Level, ok
 from pipeline.cli.checks.machine import check_data_folder, check_limits
@@ -42,9 +42,10 @@ def _looks(config: WatchwordConfig, timeout: float) -> list[tuple[str, Callable[
     """Quick ones first."""
     return [
         ("data folder", lambda: check_data_folder(config.store)),
-        ("limits", check_limits),
+        ("limits", lambda: check_limits(len(config.cameras))),
         ("redis", lambda: check_redis(config.redis, timeout)),
         ("deliveries", lambda: check_deliveries(config, timeout)),
+        ("decoders", lambda: check_decoders(config.cameras)),
         ("cameras", lambda: check_cameras(config.cameras, timeout)),
         ("detector weights", lambda: check_weights(config.detector)),
         ("model", lambda: check_model(config.engine, timeout)),

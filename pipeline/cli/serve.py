@@ -6,14 +6,16 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.cli.engine_config import refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
-from pipeline.cli.signals import STOP_SIGNALS
+from pipeline.cli.signals import STOP_SIGNALS, hangup_reloads
 from pipeline.config import WatchwordConfig
+from pipeline.config.file_watch import ConfigFile
 from pipeline.config.load import load_config
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ for this long. With Python's own 5 ms, an event loop that reads from twenty conn
 def run_serve(path: Path | None, *, model: str | None, host: str | None, port: int | None, cameras: bool) -> int:
     """0: ended when asked; 1: the engine broke. Raises what has a readable reason: ConfigProblem, UsageProblem,
     ModelLoadError, ConfigError."""
-    config = with_options(load_config(path), model=model, host=host, port=port)
+    loaded = load_config(path)
+    config = with_options(loaded, model=model, host=host, port=port)
     if (text := config.server.open_to_network()) is not None:
         raise UsageProblem(text)
     if cameras and config.redis.url is None:
@@ -43,7 +46,12 @@ def run_serve(path: Path | None, *, model: str | None, host: str | None, port: i
     from pipeline.cli.serve_runtime import EngineDied, ServeRuntime
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    runtime = ServeRuntime(config, cameras=cameras, on_progress=lambda text: logger.info("model: %s", text))
+    runtime = ServeRuntime(
+        config,
+        cameras=cameras,
+        on_progress=lambda text: logger.info("model: %s", text),
+        file=ConfigFile(path, loaded) if path is not None else None,
+    )
     try:
         asyncio.run(_serve(runtime))
     except EngineDied:
@@ -78,6 +86,7 @@ async def _serve(runtime: ServeRuntime) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, runtime.request_stop)
+    loop.add_signal_handler(signal.SIGHUP, runtime.reload if hangup_reloads() else runtime.request_stop)
     try:
         await runtime.start()
         logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)

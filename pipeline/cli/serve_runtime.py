@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import WatchwordConfig
+from pipeline.config.file_watch import ConfigFile
 
 if TYPE_CHECKING:
     from api.server import ApiServer
     from pipeline.backends import DescriptionBackend
+    from pipeline.camera_registry import CameraRegistry
     from pipeline.delivery.deliverer import Deliverer
     from pipeline.describer import Describer
+    from pipeline.describer_metrics import DescriberMetrics
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -56,6 +59,7 @@ class ServeRuntime:
     Args:
         cameras: False leaves out Redis, store, describer and tracks: engine and endpoint alone.
         on_progress: told in words what loading is doing, from another thread.
+        file: followed for changes of its cameras, where there is one.
     """
 
     def __init__(
@@ -65,8 +69,11 @@ class ServeRuntime:
         cameras: bool = True,
         on_progress: Callable[[str], None] = lambda text: None,
         clock: Clock | None = None,
+        file: ConfigFile | None = None,
     ) -> None:
         self._config = config
+        self._file = file
+        self._registry: CameraRegistry | None = None
         self._cameras = cameras
         self._on_progress = on_progress
         self._clock = clock or SystemClock()
@@ -78,6 +85,7 @@ class ServeRuntime:
         self._engine: VLMEngine | None = None
         self._ladder: ImageLadder | None = None
         self._outbox: Outbox | None = None
+        self._describing: DescriberMetrics | None = None
         self._loader: threading.Thread | None = None
         self._ready: asyncio.Future[None] | None = None
         self.side: _CameraSide | None = None
@@ -131,6 +139,11 @@ class ServeRuntime:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
+    def reload(self) -> None:
+        """Reads the configuration file's cameras again. From a signal handler, too."""
+        if self._registry is not None:
+            self._registry.reload_file()
+
     async def stop(self) -> None:
         """Lets open answers finish for :data:`FINISH_S`, ends the rest, closes everything. Idempotent.
 
@@ -174,14 +187,26 @@ class ServeRuntime:
         self._make_engine()
         # The store and the hub come before the server, which shows them, and the server's port names the consumers.
         hub, store = await self._open_camera_parts() if self._cameras else (None, None)
-        self._ladder = self._make_ladder()
+        if hub is not None and store is not None:
+            self._registry = await asyncio.to_thread(self._make_registry, hub, store)
+        self._ladder, self._describing = self._make_ladder(), self._make_metrics()
         deliverer = self._make_deliverer(hub, store)
-        services = Services(config, self._engine, store, hub, self._model_name(), self._ladder, deliverer)
+        services = Services(
+            config,
+            self._engine,
+            store,
+            hub,
+            self._model_name(),
+            self._ladder,
+            cameras=self._registry,
+            describing=self._describing,
+            deliverer=deliverer,
+        )
         self._server = server = ApiServer(create_app(services), config.server.host, config.server.port)
         self._http = asyncio.create_task(server.serve(), name="http")
         self._http.add_done_callback(self._part_ended)
-        if hub is not None and store is not None:
-            self._start_camera_side(hub, store)
+        if hub is not None and store is not None and self._registry is not None:
+            self._start_camera_side(hub, store, self._registry)
         if deliverer is not None:
             self._keep("deliverer", deliverer.run(self._consumer()))
         if self._engine is not None:
@@ -215,9 +240,15 @@ class ServeRuntime:
         self._open.push_async_callback(hub.close)
         return hub, store
 
-    def _start_camera_side(self, hub: CameraHub, store: EventStore) -> None:
+    def _make_registry(self, hub: CameraHub, store: EventStore) -> CameraRegistry:
+        from pipeline.camera_registry import CameraRegistry
+
+        return CameraRegistry(self._config.cameras, store.cameras, hub, self._file)
+
+    def _start_camera_side(self, hub: CameraHub, store: EventStore, registry: CameraRegistry) -> None:
         from pipeline.describer import Describer
         from pipeline.housekeeper import Housekeeper
+        from pipeline.prompts import PromptBook
         from pipeline.queue.connect import async_blocking_client, async_client
         from pipeline.queue.crops import CropReader
         from pipeline.track_keeper import TrackKeeper
@@ -227,7 +258,6 @@ class ServeRuntime:
         client, crops, tracks = async_client(url), async_blocking_client(url), async_blocking_client(url)
         for connection in (client, crops, tracks):
             self._open.push_async_callback(connection.aclose)
-        prompts = {camera.id: camera.prompt for camera in config.cameras}
         describer = Describer(
             CropReader(client, crops, config.redis, consumer, self._clock),
             store,
@@ -235,7 +265,8 @@ class ServeRuntime:
             self._make_backend(),
             config.describer,
             ladder=self._ladder,
-            question_of=prompts.get,
+            prompts=PromptBook(config.describer, registry.config_of),
+            metrics=self._describing,
             clock=self._clock,
         )
         deadline = config.crops.deadline_s
@@ -243,6 +274,7 @@ class ServeRuntime:
             client, tracks, store, hub, config.redis, consumer, crop_deadline_s=deadline, clock=self._clock
         )
         self.side = _CameraSide(hub, store, describer, keeper)
+        self._keep("cameras", registry.keep())
         self._keep("describer", describer.run())
         self._keep("track-keeper", keeper.run())
         self._keep("housekeeper", Housekeeper(store, config.retention, self._clock).run())
@@ -264,6 +296,11 @@ class ServeRuntime:
         describer = self._config.describer
         wanted = self._cameras and self._engine is not None and describer.image_ladder
         return ImageLadder(describer, self._clock) if wanted else None
+
+    def _make_metrics(self) -> DescriberMetrics | None:
+        from pipeline.describer_metrics import DescriberMetrics
+
+        return DescriberMetrics() if self._cameras else None
 
     def _make_backend(self) -> DescriptionBackend:
         from pipeline.backends import InProcessBackend, OpenAIBackend

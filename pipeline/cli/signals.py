@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_PRESS_S = 0.5
 """Signals that come so close together are one wish: `timeout` sends two, a terminal and a parent one each."""
 
 
+def hangup_reloads() -> bool:
+    """Whether SIGHUP asks to read the configuration again, as of services. In a terminal it says that it was closed."""
+    return sys.stdin is None or not sys.stdin.isatty()
+
+
 @contextmanager
-def on_stop_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Within the block Ctrl-C, SIGTERM and SIGHUP call ``stop``, which must be safe in a signal handler.
+def on_stop_signals(stop: Callable[[], None], reload: Callable[[], None] | None = None) -> Iterator[None]:
+    """Within the block Ctrl-C and SIGTERM call ``stop``; SIGHUP calls ``reload`` where there is one and no terminal,
+    else ``stop``. Both must be safe in a signal handler.
 
     ``SimpleQueue.put`` is; ``Event.set`` is not: its lock may be held by the very code that the signal interrupts.
     """
@@ -29,7 +36,14 @@ def on_stop_signals(stop: Callable[[], None]) -> Iterator[None]:
             last = now
             stop()
 
+    def hang_up(number: int, frame: FrameType | None) -> None:
+        if reload is not None and hangup_reloads():
+            reload()
+        else:
+            handle(number, frame)
+
     before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
     try:
         yield
     finally:

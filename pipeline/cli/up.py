@@ -26,7 +26,7 @@ def run_up(path: Path) -> int:
             environ["WATCHWORD_REDIS__URL"] = valkey.start()
             open_parts.callback(valkey.stop, VALKEY_STOP_S)
         supervisor = Supervisor(up_parts(path, environ))
-        with on_stop_signals(supervisor.stop):
+        with on_stop_signals(supervisor.stop, supervisor.reload):
             return supervisor.run()
 
 

@@ -6,32 +6,45 @@ from pydantic import Field, model_validator
 
 from pipeline.config.alerts import AlertRule
 from pipeline.config.base import Section
-from pipeline.config.camera import CameraConfig
+from pipeline.config.camera import Blur, CameraConfig, PrivacyConfig
 from pipeline.config.delivery import MqttConfig, WebhookConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
+from pipeline.config.ingest import IngestConfig
+from pipeline.config.motion import MotionConfig
 from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
 from pipeline.config.retention import RetentionConfig
+from pipeline.config.schedule import ScheduleConfig, ScheduleWindow
 from pipeline.config.server import ApiKeyConfig, ServerConfig
+from pipeline.config.shapes import Polygon
+from pipeline.config.zones import ZoneConfig
 
 __all__ = [
     "AlertRule",
     "ApiKeyConfig",
+    "Blur",
     "CameraConfig",
     "CropConfig",
     "DescriberConfig",
     "DetectorConfig",
     "EngineSection",
+    "IngestConfig",
+    "MotionConfig",
     "MqttConfig",
     "PicturesConfig",
+    "Polygon",
+    "PrivacyConfig",
     "RedisConfig",
     "RetentionConfig",
+    "ScheduleConfig",
+    "ScheduleWindow",
     "ServerConfig",
     "StoreConfig",
     "TrackingConfig",
     "WatchwordConfig",
     "WebhookConfig",
+    "ZoneConfig",
 ]
 
 
@@ -39,6 +52,7 @@ class WatchwordConfig(Section):
     """The root of the YAML file."""
 
     cameras: tuple[CameraConfig, ...] = Field((), title="Cameras", description="Cameras to watch.")
+    ingest: IngestConfig = Field(IngestConfig(), title="Ingest", description="The camera side as a process.")
     detector: DetectorConfig = Field(DetectorConfig(), title="Detector", description="Finding people.")
     tracking: TrackingConfig = Field(TrackingConfig(), title="Tracking", description="Following people.")
     crops: CropConfig = Field(CropConfig(), title="Crops", description="Choosing pictures.")

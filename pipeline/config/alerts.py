@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import re
-from datetime import time
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.camera import CameraId
+from pipeline.config.schedule import ScheduleWindow
 
-Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 TargetName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 Phrase = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-_CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
-_WHOLE_DAY = 24 * 60
 
 
-class AlertTime(Section):
+class AlertTime(ScheduleWindow):
     """Hours of certain days. Hours that end before they begin go on into the next day."""
 
-    days: tuple[Day, ...] = Field(
-        DAYS, title="Days", description="mon, tue, wed, thu, fri, sat, sun: on which the hours begin.", min_length=1
-    )
-    start: str = Field("00:00", title="From", description="HH:MM, included.")
-    end: str = Field("24:00", title="To", description="HH:MM, not included; 24:00 is midnight.")
-    time_zone: str = Field(
+    timezone: str = Field(
         "",
         title="Time zone",
         description="Such as Europe/Berlin; empty: that of the machine (in a container often UTC).",
+        max_length=64,
     )
 
-    @field_validator("start", "end", mode="before")
-    @classmethod
-    def _clock_time(cls, value: Any) -> Any:
-        # YAML 1.1 reads 22:00 without quotes as a number to the base of 60: 1320.
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _WHOLE_DAY:
-            value = f"{value // 60:02}:{value % 60:02}"
-        if isinstance(value, str) and (not (match := _CLOCK.fullmatch(value)) or minutes(match[0]) > _WHOLE_DAY):
-            raise ValueError("must be a time of day from 00:00 to 24:00, such as 22:30")
-        return value
-
-    @field_validator("time_zone")
+    @field_validator("timezone")
     @classmethod
     def _known_zone(cls, value: str) -> str:
         if value:
@@ -54,11 +36,10 @@ class AlertTime(Section):
                 raise ValueError("is no known time zone; names are those of IANA, such as Europe/Berlin") from None
         return value
 
-    @model_validator(mode="after")
-    def _not_empty(self) -> AlertTime:
-        if minutes(self.start) % _WHOLE_DAY == minutes(self.end):
-            raise ValueError(f"start and end are both {self.start}; leave both out for the whole day")
-        return self
+    def holds_at(self, at: float) -> bool:
+        """Whether ``at`` (seconds since the epoch) is within, on the clocks of that zone."""
+        local = datetime.fromtimestamp(at, ZoneInfo(self.timezone) if self.timezone else None)
+        return self.holds(local.weekday(), local.hour * 60 + local.minute)
 
 
 class AlertWords(Section):
@@ -127,15 +108,3 @@ class AlertRule(Section):
                 "set on to described"
             )
         return self
-
-
-def minutes(clock: str) -> int:
-    """``22:30`` -> 1350."""
-    hours, _, rest = clock.partition(":")
-    return int(hours) * 60 + int(rest)
-
-
-def time_of(clock: str) -> time:
-    """``24:00`` is 00:00."""
-    total = minutes(clock) % _WHOLE_DAY
-    return time(total // 60, total % 60)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
 
-from pipeline.config.alerts import DAYS, AlertRule, AlertTime, minutes
+from pipeline.config.alerts import AlertRule
 from pipeline.delivery.facts import Facts
 from pipeline.store.search_text import attribute_tag, tags_of, text_of, words_of
 
@@ -53,7 +51,7 @@ class Rule:
             and (not config.zones or not set(config.zones).isdisjoint(facts.zones))
             and facts.last_seen - facts.first_seen >= config.min_duration_s
             and self._is_due(facts)
-            and (not config.time or any(in_hours(hours, facts.last_seen) for hours in config.time))
+            and (not config.time or any(hours.holds_at(facts.last_seen) for hours in config.time))
             and (not config.needs_words or self._has_words(facts))
         )
 
@@ -91,18 +89,3 @@ class Rules:
     def matching(self, facts: Facts, known: Collection[str] = ()) -> list[AlertRule]:
         """The rules that hold and are not in ``known`` (those that this event has matched already)."""
         return [rule.config for rule in self._rules if rule.config.name not in known and rule.holds(facts)]
-
-
-def in_hours(hours: AlertTime, at: float) -> bool:
-    """Whether ``at`` (seconds since the epoch) is within, on that zone's clocks.
-
-    22:00 to 06:00 on a Friday is also Saturday's night until 06:00. Compared is what clocks on the wall show, so that
-    an hour that a change of clocks repeats counts twice.
-    """
-    local = datetime.fromtimestamp(at, ZoneInfo(hours.time_zone)) if hours.time_zone else datetime.fromtimestamp(at)
-    now, start, end = local.hour * 60 + local.minute, minutes(hours.start), minutes(hours.end)
-    if start < end:
-        return start <= now < end and DAYS[local.weekday()] in hours.days
-    if now >= start:
-        return DAYS[local.weekday()] in hours.days
-    return now < end and DAYS[(local - timedelta(days=1)).weekday()] in hours.days

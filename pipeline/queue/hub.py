@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -81,6 +81,10 @@ class CameraHub:
         """The JPEG of a crop that waits to be described; None when it is no longer kept."""
         return cast("bytes | None", await self._link.once(lambda: self._client.get(keys.picture(crop_id))))
 
+    async def pictures_at(self, picture_keys: Sequence[str]) -> list[bytes | None]:
+        """The JPEGs under these keys of a crop's message; None for those that are no longer kept."""
+        return cast("list[bytes | None]", await self._link.once(lambda: self._client.mget(picture_keys)))
+
     async def watch(self, camera: str) -> None:
         """Says that somebody watches the camera. Call it for as long as that is so; calls in between are free."""
         now = self._clock.monotonic()
@@ -94,6 +98,14 @@ class CameraHub:
         """Sends a command to every ingest."""
         fields = cast("dict[Any, Any]", command.to_fields())
         await self._link.once(lambda: self._client.xadd(keys.COMMANDS, fields, maxlen=MAX_COMMANDS, approximate=True))
+
+    async def share_camera_changes(self, text: str) -> None:
+        """Hands the API's changes of all cameras to every ingest, in place of those of before. Holds passwords."""
+        await self._link.once(lambda: self._share_camera_changes(text))
+
+    async def shared_camera_changes(self) -> bytes | None:
+        """What :meth:`share_camera_changes` handed over last; None after a flush."""
+        return cast("bytes | None", await self._link.once(lambda: self._client.get(keys.CAMERA_CHANGES)))
 
     async def publish_crop(self, message: CropMessage, jpeg: bytes) -> None:
         """Queues a stored crop once more, as ingest queues new ones."""
@@ -174,6 +186,13 @@ class CameraHub:
         """Closes the connections."""
         await self._client.aclose()
         await self._blocking.aclose()
+
+    async def _share_camera_changes(self, text: str) -> None:
+        command = CommandMessage(CommandKind.CAMERAS, "", self._clock.now())
+        async with self._client.pipeline(transaction=True) as pipe:
+            pipe.set(keys.CAMERA_CHANGES, text)
+            pipe.xadd(keys.COMMANDS, cast("dict[Any, Any]", command.to_fields()), maxlen=MAX_COMMANDS, approximate=True)
+            await pipe.execute()
 
     async def _camera_ids(self) -> list[str]:
         return sorted(camera.decode() for camera in cast("set[bytes]", await self._client.smembers(keys.CAMERAS)))

@@ -6,6 +6,8 @@ GROUP = "describers"
 TRACKS = "ww:tracks"
 TRACKS_GROUP = "serve"
 COMMANDS = "ww:commands"
+CAMERA_CHANGES = "ww:camera-changes"
+"""String: all that the API changed of the cameras (:class:`pipeline.config.overlay.ChangeSet`). Holds passwords."""
 EVENTS = "ww:events"
 DROPS = "ww:drops"
 DEAD = "ww:dead"
@@ -21,6 +23,11 @@ def crops(camera: str) -> str:
 def picture(crop_id: str) -> str:
     """JPEG of a crop; has a TTL."""
     return f"ww:crop:{crop_id}"
+
+
+def extra_picture(crop_id: str, which: str) -> str:
+    """JPEG of another picture of the crop's track, its ``first`` or ``last`` one; lives and goes with the crop."""
+    return f"ww:crop:{crop_id}.{which}"
 
 
 def newest(camera_id: str) -> str:

@@ -106,11 +106,24 @@ class CropRow(Base):
     created: Mapped[float]
 
 
+class CropPictureRow(Base):
+    """A further picture of the person that a crop shows: the first or the last view of the track. Oldest first."""
+
+    __tablename__ = "crop_pictures"
+    __table_args__ = (Index("crop_pictures_by_picture", "sha256"),)
+
+    crop_id: Mapped[str] = mapped_column(ForeignKey("crops.crop_id", ondelete="CASCADE"), primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sha256: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int]
+
+
 class DescriptionRow(Base):
     """The words that a model found for a crop, and the exact request. One a crop: storing them twice changes nothing.
 
     ``pictures``: SHA-256 of the pictures in the prompt, in their order. ``options``: sampling and picture processor.
-    ``image_tokens``: how many tokens of the prompt the pictures took; None where the backend doesn't say.
+    ``image_tokens``: how many tokens of the prompt the pictures took; None where the backend doesn't say. ``raw``: the
+    answer as the model wrote it, ``form``: what had to be done to read it (:class:`pipeline.answers.AnswerForm`).
     """
 
     __tablename__ = "descriptions"
@@ -129,6 +142,8 @@ class DescriptionRow(Base):
     pictures: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
     options: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
     image_tokens: Mapped[int | None] = mapped_column(default=None)
+    raw: Mapped[str | None] = mapped_column(Text, default=None)
+    form: Mapped[str | None] = mapped_column(String(10), default=None)
     created: Mapped[float]
 
 
@@ -216,6 +231,23 @@ class AlertRow(Base):
     last: Mapped[float]
     matched: Mapped[int] = mapped_column(default=0)
     cooled: Mapped[int] = mapped_column(default=0)
+
+
+class CameraChangeRow(Base):
+    """What the API changed of a camera: see :class:`pipeline.config.overlay.CameraChange`.
+
+    ``settings`` holds passwords as they are. ``revision``: that of the whole table at the row's last change. Rows stay
+    when they say nothing any more, so that revisions never go back.
+    """
+
+    __tablename__ = "camera_changes"
+
+    camera: Mapped[str] = mapped_column(String(64), primary_key=True)
+    settings: Mapped[dict[str, Any]] = mapped_column(JSON)
+    whole: Mapped[bool]
+    removed: Mapped[bool]
+    revision: Mapped[int] = mapped_column(BigInteger)
+    updated: Mapped[float]
 
 
 # Of the words that are shown: read from their own row, so that there is one truth.

@@ -70,6 +70,19 @@ async def test_a_crop_comes_with_its_picture_and_settling_leaves_nothing_behind(
     assert drops(client) == {}
 
 
+async def test_first_and_last_pictures_go_when_the_crop_is_settled(client, redis_url, redis_config):
+    names = tuple(keys.extra_picture("c1", which) for which in ("first", "last"))
+    message = crop_of("c1", kind=CropKind.FINAL, extra_keys=names, extra_frames=(1, 9))
+    CropWriter(client, redis_config).publish(message, jpeg_of(), [jpeg_of(1), jpeg_of(2)])
+
+    async with reading(redis_url) as reader:
+        held = await taken(reader)
+        assert client.exists(*names) == 2
+        await reader.settle(held)
+
+    assert is_empty(client)
+
+
 async def test_a_waiting_reader_gets_a_crop_as_soon_as_it_is_published(client, redis_url, redis_config):
     writer = CropWriter(client, redis_config)
     async with reading(redis_url) as reader:

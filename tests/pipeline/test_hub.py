@@ -79,7 +79,7 @@ async def test_previews_and_watching(client, redis_url):
 
 async def test_commands_reach_every_ingest(client, redis_url):
     readers = [CommandReader(client), CommandReader(client)]
-    command = CommandMessage(CommandKind.CHANGE, "front", 5.0, {"fps": 2.0, "name": "Tür"})
+    command = CommandMessage(CommandKind.CAMERAS, "", 5.0)
     async with hub_at(redis_url) as hub:
         await hub.send(command)
     assert [reader.read(block_ms=100) for reader in readers] == [[command], [command]]
