@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import aiomqtt
@@ -160,11 +159,8 @@ class MqttTransport:
         """From the store, or while the crop waits for a describer from Redis; None when it is gone."""
 
         def stored() -> bytes | None:
-            path: Path | None = self._store.crop_path(event_id)
-            try:
-                return path.read_bytes() if path is not None else None
-            except FileNotFoundError:
-                return None
+            sha256 = self._store.crop(event_id)
+            return self._store.read_picture(sha256) if sha256 is not None else None
 
         jpeg = await self._storing.until_done(stored)
         if jpeg is None:
