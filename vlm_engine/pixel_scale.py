@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,12 +46,8 @@ class PixelScale:
         Args:
             pixels: uint8 ``[..., channels, h, w]``, or ``[patches, channels * n]`` with each channel in one piece.
         """
-        offsets, divisors = (torch.tensor(v, device=pixels.device) for v in (self.offsets, self.divisors))
-        if pixels.ndim == 2:
-            each = pixels.shape[1] // len(self.offsets)
-            offsets, divisors = offsets.repeat_interleave(each), divisors.repeat_interleave(each)
-        else:
-            offsets, divisors = offsets[:, None, None], divisors[:, None, None]
+        columns = pixels.shape[1] if pixels.ndim == 2 else None
+        offsets, divisors = _numbers(self, columns, pixels.device)
         return pixels.to(torch.float32).sub_(offsets).div_(divisors)
 
     @staticmethod
@@ -78,6 +75,17 @@ class PixelScale:
         except (AttributeError, TypeError, ValueError, KeyError, RuntimeError) as error:
             logger.debug("%s can't leave its last step out: %s", type(images).__name__, error)
         return None
+
+
+@lru_cache(maxsize=16)
+def _numbers(scale: PixelScale, columns: int | None, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Offsets and divisors as they are broadcast; kept, since bringing them to a GPU waits for all of its work."""
+    numbers = [torch.tensor(values) for values in (scale.offsets, scale.divisors)]
+    if columns is None:
+        offsets, divisors = (each[:, None, None] for each in numbers)
+    else:
+        offsets, divisors = (each.repeat_interleave(columns // len(each)) for each in numbers)
+    return offsets.to(device), divisors.to(device)
 
 
 def as_bytes(pixels: np.ndarray) -> np.ndarray | None:
