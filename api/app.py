@@ -23,7 +23,7 @@ from api.openai.fetch import PictureFetcher
 from api.openai.response_store import ResponseStore
 from api.openai.responses_request import ResponsesRequest
 from api.openai.tokenize import DetokenizeRequest, TokenizeChat, TokenizeText
-from api.operator import camera_settings, cameras, deliveries, engine, events, queue, stream
+from api.operator import camera_settings, cameras, dead_letters, deliveries, engine, events, queue, stream
 from api.origin import CheckOrigin
 from api.services import Services
 from pipeline.config.server import Role
@@ -47,6 +47,7 @@ ROUTERS: Mapping[Role, Sequence[APIRouter]] = {
         cameras.router,
         events.router,
         queue.router,
+        dead_letters.router,
         engine.router,
         stream.router,
         deliveries.router,

@@ -19,7 +19,8 @@ from pipeline.config import WatchwordConfig
 from pipeline.delivery.deliverer import states_of
 from pipeline.image_ladder import ImageLadder
 from pipeline.queue.health import QueueUnavailable
-from pipeline.queue.hub import CameraHub, QueueStats
+from pipeline.queue.hub import CameraHub
+from pipeline.queue.stats import QueueStats
 from pipeline.store import EventStore
 from pipeline.store.deliveries import DELIVERED, FAILED
 from vlm_engine.engine import EngineState, VLMEngine

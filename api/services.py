@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipeline.config import WatchwordConfig
     from pipeline.delivery.deliverer import Deliverer
     from pipeline.describer_metrics import DescriberMetrics
+    from pipeline.embedder import Embedder
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -30,6 +31,7 @@ class Services:
         model_name: the one name that requests may give as ``model``.
         cameras: which cameras there are, and what changes them; None without cameras.
         describing: what the describer counts and times; None where there is none.
+        embedder: search by meaning; None where it isn't configured.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
         deliverer: tells webhooks and MQTT of events; None where no target is configured.
     """
@@ -42,6 +44,7 @@ class Services:
     ladder: ImageLadder | None = None
     cameras: CameraRegistry | None = None
     describing: DescriberMetrics | None = None
+    embedder: Embedder | None = None
     deliverer: Deliverer | None = None
 
 

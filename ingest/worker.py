@@ -24,6 +24,7 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.config import CameraConfig, WatchwordConfig
 from pipeline.config.file_watch import ConfigFile
 from pipeline.messages import CameraStatus, CommandKind, CommandMessage
+from pipeline.queue.address import RedisAddress
 from pipeline.queue.connect import sync_client
 from pipeline.reasons import Reason
 
@@ -44,7 +45,7 @@ class IngestWorker:
     def __init__(
         self,
         config: WatchwordConfig,
-        redis_url: str,
+        redis_address: RedisAddress | str,
         *,
         clock: Clock | None = None,
         on_observation: Observer = ignore,
@@ -62,11 +63,11 @@ class IngestWorker:
         self._shared: Surroundings | None = None
         self._stopped = False
         self._publisher = Publisher(
-            redis_url, config.redis, self.statuses, self._drops, self._previews, self._clock, on_observation
+            redis_address, config.redis, self.statuses, self._drops, self._previews, self._clock, on_observation
         )
-        self._listener = CommandListener(redis_url, self.handle)
+        self._listener = CommandListener(redis_address, self.handle)
         self.metrics = MetricsServer(config.ingest, IngestMetrics(self.statuses, self._publisher.health, self._clock))
-        self._settings_client = sync_client(redis_url)
+        self._settings_client = sync_client(redis_address)
         self._keeper = CameraKeeper(
             file,
             config.cameras,

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, Field
 
 from api.errors import ApiError
-from api.operator.parts import refuse_cross_site, store_of
-from api.operator.queue import reason_text
+from api.operator.parts import reason_text, refuse_cross_site, store_of
 from api.services import Provided
 from pipeline.clock import iso
 from pipeline.delivery.deliverer import Target, targets_of

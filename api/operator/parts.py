@@ -8,6 +8,7 @@ from fastapi import Header, Path
 
 from api.errors import ApiError
 from api.services import Services
+from pipeline.reasons import REASON_TEXT, Reason
 
 if TYPE_CHECKING:
     from pipeline.camera_registry import CameraRegistry
@@ -36,6 +37,14 @@ def store_of(services: Services) -> EventStore:
     if services.store is None:
         raise _no_cameras()
     return services.store
+
+
+def reason_text(reason: str) -> str:
+    """The reason in words; a newer writer's reason, which we don't know, as it is."""
+    try:
+        return REASON_TEXT[Reason(reason)]
+    except ValueError:
+        return reason
 
 
 def registry_of(services: Services) -> CameraRegistry:

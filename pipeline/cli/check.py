@@ -13,7 +13,7 @@ from rich.text import Text
 from pipeline.cli.checks.cameras import check_cameras, check_decoders
 from pipeline.cli.checks.deliveries import check_deliveries
 from pipeline.cli.checks.finding import Finding, Level, ok
-from pipeline.cli.checks.machine import check_data_folder, check_limits
+from pipeline.cli.checks.machine import check_data_folder, check_limits, check_pictures
 from pipeline.cli.checks.models import check_model, check_weights
 from pipeline.cli.checks.redis_server import check_redis
 from pipeline.cli.console import progress
@@ -42,6 +42,7 @@ def _looks(config: WatchwordConfig, timeout: float) -> list[tuple[str, Callable[
     """Quick ones first."""
     return [
         ("data folder", lambda: check_data_folder(config.store)),
+        ("pictures", lambda: check_pictures(config.store)),
         ("limits", lambda: check_limits(len(config.cameras))),
         ("redis", lambda: check_redis(config.redis, timeout)),
         ("deliveries", lambda: check_deliveries(config, timeout)),

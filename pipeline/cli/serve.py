@@ -6,14 +6,14 @@ import asyncio
 import logging
 import multiprocessing
 import os
-import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.cli.engine_config import refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
-from pipeline.cli.signals import STOP_SIGNALS, hangup_reloads
+from pipeline.cli.signals import leave_at_once, on_stop_signals
 from pipeline.config import WatchwordConfig
 from pipeline.config.file_watch import ConfigFile
 from pipeline.config.load import load_config
@@ -36,7 +36,7 @@ def run_serve(path: Path | None, *, model: str | None, host: str | None, port: i
     config = with_options(loaded, model=model, host=host, port=port)
     if (text := config.server.open_to_network()) is not None:
         raise UsageProblem(text)
-    if cameras and config.redis.url is None:
+    if cameras and not config.redis.is_named:
         raise UsageProblem(
             "serve needs redis.url (or WATCHWORD_REDIS__URL), the same as ingest. --no-cameras serves the model alone; "
             "`watchword up` brings a Valkey of its own"
@@ -84,20 +84,25 @@ def with_options(
 
 async def _serve(runtime: ServeRuntime) -> None:
     loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, runtime.request_stop)
-    loop.add_signal_handler(signal.SIGHUP, runtime.reload if hangup_reloads() else runtime.request_stop)
-    try:
-        await runtime.start()
-        logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)
-        waiting = asyncio.create_task(_say_when_ready(runtime))
+    with on_stop_signals(
+        lambda: _soon(loop, runtime.request_stop), lambda: _soon(loop, runtime.reload), again=leave_at_once
+    ):
         try:
-            await runtime.wait()
+            await runtime.start()
+            logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)
+            waiting = asyncio.create_task(_say_when_ready(runtime))
+            try:
+                await runtime.wait()
+            finally:
+                waiting.cancel()
+            logger.info("stopping")
         finally:
-            waiting.cancel()
-        logger.info("stopping")
-    finally:
-        await runtime.stop()
+            await runtime.stop()
+
+
+def _soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """From a signal handler."""
+    loop.call_soon_threadsafe(work)
 
 
 async def _say_when_ready(runtime: ServeRuntime) -> None:

@@ -16,6 +16,7 @@ from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
 from pipeline.config.retention import RetentionConfig
 from pipeline.config.schedule import ScheduleConfig, ScheduleWindow
+from pipeline.config.search import SearchConfig
 from pipeline.config.server import ApiKeyConfig, ServerConfig
 from pipeline.config.shapes import Polygon
 from pipeline.config.zones import ZoneConfig
@@ -39,6 +40,7 @@ __all__ = [
     "RetentionConfig",
     "ScheduleConfig",
     "ScheduleWindow",
+    "SearchConfig",
     "ServerConfig",
     "StoreConfig",
     "TrackingConfig",
@@ -61,6 +63,7 @@ class WatchwordConfig(Section):
     describer: DescriberConfig = Field(DescriberConfig(), title="Describer", description="From crops to words.")
     store: StoreConfig = Field(StoreConfig(), title="Store", description="Events and crops.")
     retention: RetentionConfig = Field(RetentionConfig(), title="Retention", description="How long events are kept.")
+    search: SearchConfig = Field(SearchConfig(), title="Search", description="Finding events by meaning.")
     server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
     pictures: PicturesConfig = Field(PicturesConfig(), title="Pictures", description="Pictures in requests.")
     alerts: tuple[AlertRule, ...] = Field((), title="Alerts", description="Rules for what is worth an alert.")

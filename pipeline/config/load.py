@@ -60,7 +60,8 @@ def load_config(path: FilePath | str | None, environ: Mapping[str, str] | None =
 
 def register_config_secrets(config: WatchwordConfig) -> None:
     """Tells the redactor every secret of ``config``; for configurations that weren't read by :func:`load_config`."""
-    keys = [*(key.hash for key in config.server.api_keys), config.engine.api_key]
+    hashes = [key.hash for key in config.server.api_keys]
+    keys = [*hashes, config.engine.api_key, config.search.embeddings_api_key, config.redis.sentinel_password]
     register_secret(*(key.get_secret_value() for key in keys if key is not None))
     secrets = [secret for hook in config.webhooks for secret in (hook.url, *hook.headers.values())]
     register_secret(*(secret.get_secret_value() for secret in secrets))

@@ -21,7 +21,7 @@ from pipeline.config import WatchwordConfig
 from pipeline.config.load import load_config
 from pipeline.config.problems import kind_at
 from pipeline.messages import CameraState, CameraStatus
-from pipeline.queue.hub import QueueStats
+from pipeline.queue.stats import QueueStats
 from pipeline.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
@@ -256,13 +256,13 @@ def test_prometheus_collects_each_metric_once_and_where_it_is_served() -> None:
     [rule] = jobs["serve"]["metric_relabel_configs"]
     assert (rule["action"], rule["source_labels"]) == ("drop", ["__name__"])
     ingest = {family.name for family in ingest_families()}
-    serve = {family.name for family in queue_families(QueueStats({}, 0, None, 0), {})}
+    serve = {family.name for family in queue_families(QueueStats((), (), 0), {})}
     assert all(re.fullmatch(rule["regex"], name) for name in ingest)
     assert not any(re.fullmatch(rule["regex"], name) for name in serve)
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
-    known = {family.name for family in (*ingest_families(), *queue_families(QueueStats({}, 0, None, 0), {}))}
+    known = {family.name for family in (*ingest_families(), *queue_families(QueueStats((), (), 0), {}))}
     known |= {f"{name}_total" for name in known}
     dashboard = json.loads((DOCKER / "grafana/dashboards/cameras.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]

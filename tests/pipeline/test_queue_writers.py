@@ -22,12 +22,13 @@ from pipeline.queue import keys
 from pipeline.queue.commands import CommandReader
 from pipeline.queue.connect import sync_client
 from pipeline.queue.crops import CropWriter
-from pipeline.queue.drops import count_drops
+from pipeline.queue.drops import DropCounter
 from pipeline.queue.preview import TTL_S, PreviewWriter
 from pipeline.queue.status import StatusWriter
 from pipeline.queue.tracks import TrackWriter
 from pipeline.reasons import Reason
 from tests.pipeline.material import crop_of, jpeg_of, track_of
+from tests.redis_servers import both_servers  # noqa: F401
 
 
 def waiting_ids(client: redis.Redis, camera: str = "front") -> list[str]:
@@ -296,7 +297,8 @@ def test_previews_are_short_lived_and_drops_are_sums(client):
     assert client.get(keys.preview("front")) == b"\xff\xd8picture"
     assert 0 < client.ttl(keys.preview("front")) <= TTL_S
 
-    count_drops(client, "front", Reason.BUFFER_FULL, 3)
-    count_drops(client, "front", Reason.BUFFER_FULL)
-    count_drops(client, "back", Reason.BOX_INVALID, 2)
+    counter = DropCounter(client)
+    counter.add({("front", Reason.BUFFER_FULL): 3, ("back", Reason.BOX_INVALID): 2}, "first")
+    counter.add({("front", Reason.BUFFER_FULL): 1}, "second")
+    counter.add({("front", Reason.BUFFER_FULL): 1}, "second")  # its reply had got lost
     assert drops(client) == {"front|buffer_full": 4, "back|box_invalid": 2}

@@ -50,6 +50,22 @@ def check_data_folder(config: StoreConfig) -> Iterator[Finding]:
         yield ok("free space", f"{free / GIB:.0f} GiB")
 
 
+def check_pictures(config: StoreConfig) -> Iterator[Finding]:
+    """Whether a picture can be written to the bucket, read back and deleted."""
+    if config.crops_url is None:
+        return
+    from pipeline.store.crop_objects import CropObjects
+    from pipeline.store.database import UnusableDatabase
+
+    subject = "pictures"
+    try:
+        CropObjects(config.crops_url).try_out()
+    except (OSError, UnusableDatabase) as error:
+        yield problem(subject, f"{config.crops_url}: {error}")
+    else:
+        yield ok(subject, config.crops_url)
+
+
 def check_limits(cameras: int = 0) -> Iterator[Finding]:
     """Open files, processes and threads, and the shared memory that pictures go through to the engine (R73)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
