@@ -54,7 +54,7 @@ class World:
         self.store = EventStore(self.config.store, None, outbox)
         hub = CameraHub(redis_url, self.config.redis)
         self.services = Services(
-            self.config, None, self.store, hub, "tiny", None, Deliverer(self.config, self.store, hub, outbox)
+            self.config, None, self.store, hub, "tiny", deliverer=Deliverer(self.config, self.store, hub, outbox)
         )
 
     def described(self, words: str, n: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -27,24 +25,10 @@ def test_a_webhook_is_connected_to_and_sent_nothing() -> None:
     assert away.level is Level.WARNING and "can't be reached" in away.text
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def broker_port() -> Iterator[int]:
-    """A broker in a loop of its own: the check brings its own too."""
-    port, started = free_port(), threading.Event()
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        async with mqtt_broker(port):
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    assert started.wait(20)
-    yield port
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(20)
+    with mqtt_broker() as port:
+        yield port
 
 
 def test_a_broker_is_connected_to(broker_port: int) -> None:

@@ -1,22 +1,23 @@
-"""A real MQTT broker (amqtt) on a free port, and a client that remembers what it hears."""
+"""A real MQTT broker (Mosquitto) on a free port, and a client that remembers what it hears."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
+import os
+import shutil
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiomqtt
-from amqtt.broker import Broker
-
-logging.getLogger("amqtt").setLevel(logging.ERROR)
-logging.getLogger("transitions").setLevel(logging.ERROR)
+import pytest
 
 
 def free_port() -> int:
@@ -25,26 +26,54 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@asynccontextmanager
-async def mqtt_broker(
+def program(name: str) -> str:
+    """Skips where Mosquitto is not installed."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        pytest.skip("needs an MQTT broker (apt-get install mosquitto) to try delivery on one")
+    return found
+
+
+def mqtt_passwords(path: Path, user: str, password: str) -> Path:
+    """A password file for the broker."""
+    subprocess.run(
+        [program("mosquitto_passwd"), "-b", "-c", str(path), user, password], check=True, capture_output=True
+    )
+    return path
+
+
+@contextmanager
+def mqtt_broker(
     port: int | None = None, *, password_file: Path | None = None, tls: tuple[Path, Path] | None = None
-) -> AsyncIterator[int]:
+) -> Iterator[int]:
     """Gives its port. ``password_file``: then nobody comes in without; ``tls``: key and certificate."""
     port = port or free_port()
-    listener: dict[str, Any] = {"type": "tcp", "bind": f"127.0.0.1:{port}"}
-    if tls is not None:
-        listener |= {"ssl": True, "keyfile": str(tls[0]), "certfile": str(tls[1])}
-    plugins: dict[str, Any] = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
-    if password_file is not None:
-        plugins = {"amqtt.plugins.authentication.FileAuthPlugin": {"password_file": str(password_file)}}
-    broker = Broker({"listeners": {"default": listener}, "plugins": plugins})
-    await broker.start()
-    try:
-        yield port
-    finally:
-        with suppress(Exception):
-            # It waits for ever for a client that left in the middle of a message.
-            await asyncio.wait_for(broker.shutdown(), 5)
+    lines = [f"listener {port} 127.0.0.1", "persistence false"]
+    lines += [f"password_file {password_file}"] if password_file else ["allow_anonymous true"]
+    lines += [f"keyfile {tls[0]}", f"certfile {tls[1]}"] if tls else []
+    lines += ["user root"] if os.geteuid() == 0 else []  # another account could not read the test's files
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "mosquitto.conf"
+        config.write_text("\n".join(lines) + "\n")
+        with open(Path(folder) / "log", "w+b") as log:
+            broker = subprocess.Popen([program("mosquitto"), "-c", str(config)], stdout=log, stderr=log)
+            try:
+                _wait_until_it_listens(broker, port, Path(log.name))
+                yield port
+            finally:
+                broker.kill()
+                broker.wait(10)
+
+
+def _wait_until_it_listens(broker: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        with suppress(subprocess.TimeoutExpired):
+            broker.wait(0.02)
+            break
+    raise AssertionError(f"the broker did not start:\n{log.read_text()}")
 
 
 @dataclass

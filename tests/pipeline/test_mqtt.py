@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from pipeline.messages import CameraState, CameraStatus, TrackPhase
 from pipeline.queue.status import StatusWriter
 from pipeline.reasons import Reason
 from tests.pipeline.material import crop_of, jpeg_of, track_of
-from tests.pipeline.mqtt_broker import free_port, listening, mqtt_broker
+from tests.pipeline.mqtt_broker import free_port, listening, mqtt_broker, mqtt_passwords
 from tests.pipeline.test_webhook import certificate, running
 from tests.pipeline.waiting import until
 
@@ -42,6 +44,12 @@ def config_of(folder: Path, redis_url: str, port: int, mqtt: dict[str, Any] | No
     return WatchwordConfig.model_validate({**tree, **sections})
 
 
+@asynccontextmanager
+async def broker(port: int | None = None, **options: Any) -> AsyncIterator[int]:
+    with mqtt_broker(port, **options) as used:
+        yield used
+
+
 def report(client, camera: str, state: CameraState) -> None:
     now = time.time()
     status = CameraStatus(camera=camera, name=camera, state=state, reason=Reason.NONE, since=now, updated=now)
@@ -52,7 +60,7 @@ async def test_an_event_is_heard_on_its_topics_and_what_stands_is_retained(tmp_p
     report(client, "front", CameraState.ONLINE)
     report(client, "yard", CameraState.FROZEN)
     rules = [{"name": "red", "words": {"any": ["red"]}}]
-    async with mqtt_broker() as port, listening(port) as heard:
+    async with broker() as port, listening(port) as heard:
         config = config_of(tmp_path, redis_url, port, {"images": True}, alerts=rules)
         async with running(config) as parts:
             await until(lambda: heard.last("watchword/availability") == "online", 20)
@@ -88,7 +96,7 @@ async def test_an_event_is_heard_on_its_topics_and_what_stands_is_retained(tmp_p
 
 
 async def test_the_newest_description_is_retained_and_comes_back_after_a_restart(tmp_path, redis_url) -> None:
-    async with mqtt_broker() as port:
+    async with broker() as port:
         config = config_of(tmp_path, redis_url, port)
         async with running(config) as parts:
             await parts.person(words="A tall person.")
@@ -105,12 +113,12 @@ async def test_a_broker_that_is_away_gets_everything_when_it_is_back(tmp_path, r
         await until(
             lambda: (parts.store.deliveries.state("mqtt").error or "").startswith("The target can't be reached")
         )
-        async with mqtt_broker(port), listening(port) as heard:
+        async with broker(port), listening(port) as heard:
             await until(lambda: heard.of("watchword/events"), 20)
             await parts.person(2)
             await until(lambda: len(heard.of("watchword/events")) == 2)
         await parts.person(3)
-        async with mqtt_broker(port), listening(port) as heard:
+        async with broker(port), listening(port) as heard:
             await until(lambda: heard.of("watchword/events") and heard.last("watchword/availability") == "online", 20)
             assert heard.json("watchword/events")[-1]["id"] == "front:a-3:1"
         state = parts.store.deliveries.state("mqtt")
@@ -118,7 +126,7 @@ async def test_a_broker_that_is_away_gets_everything_when_it_is_back(tmp_path, r
 
 
 async def test_home_assistant_is_told_of_the_entities_and_again_when_it_starts(tmp_path, redis_url) -> None:
-    async with mqtt_broker() as port, listening(port, "homeassistant/#") as heard:
+    async with broker() as port, listening(port, "homeassistant/#") as heard:
         async with running(config_of(tmp_path, redis_url, port, server={"public_url": "https://cams.example.com"})):
             topic = "homeassistant/event/watchword_front/event/config"
             await until(lambda: heard.of(topic), 20)
@@ -164,7 +172,7 @@ asyncio.run(main())
 
 
 async def test_the_broker_says_offline_when_the_process_is_killed(tmp_path, redis_url) -> None:
-    async with mqtt_broker() as port, listening(port, "watchword/availability") as heard:
+    async with broker() as port, listening(port, "watchword/availability") as heard:
         command = [sys.executable, "-c", PROCESS, str(tmp_path), redis_url, str(port)]
         process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
         try:
@@ -176,14 +184,11 @@ async def test_the_broker_says_offline_when_the_process_is_killed(tmp_path, redi
 
 
 async def test_user_password_and_tls(tmp_path, redis_url) -> None:
-    from pwdlib import PasswordHash
-
     key, cert = certificate(tmp_path)
-    passwords, secret = tmp_path / "passwords", tmp_path / "secret"
-    passwords.write_text(f"ww:{PasswordHash.recommended().hash('S3cretWord')}\n")
+    passwords, secret = mqtt_passwords(tmp_path / "passwords", "ww", "S3cretWord"), tmp_path / "secret"
     secret.write_text("S3cretWord\n")
     good = {"tls": True, "tls_ca_file": str(cert), "username": "ww", "password_file": str(secret)}
-    async with mqtt_broker(password_file=passwords, tls=(key, cert)) as port:
+    async with broker(password_file=passwords, tls=(key, cert)) as port:
         for change, reason in (
             ({}, None),
             ({"password_file": None, "password": "wrong"}, Reason.TARGET_AUTH),
@@ -202,7 +207,7 @@ async def test_user_password_and_tls(tmp_path, redis_url) -> None:
 
 
 async def test_a_picture_over_the_bound_is_left_out_and_counted(tmp_path, redis_url) -> None:
-    async with mqtt_broker() as port, listening(port) as heard:
+    async with broker() as port, listening(port) as heard:
         config = config_of(tmp_path, redis_url, port, {"images": True, "max_image_bytes": 1024})
         async with running(config) as parts:
             large = os.urandom(2000)  # what it shows does not matter to whoever passes it on
@@ -215,7 +220,7 @@ async def test_a_picture_over_the_bound_is_left_out_and_counted(tmp_path, redis_
 
 async def test_two_processes_are_one_client_of_the_broker(tmp_path, redis_url, monkeypatch) -> None:
     monkeypatch.setattr("pipeline.delivery.pump.RENEW_S", 0.1)
-    async with mqtt_broker() as port, listening(port) as heard:
+    async with broker() as port, listening(port) as heard:
         config = config_of(tmp_path, redis_url, port)
         async with running(config, "a:1") as first:
             await until(lambda: heard.last("watchword/availability") == "online", 20)
