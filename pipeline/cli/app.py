@@ -30,6 +30,8 @@ cli = typer.Typer(
 
 bench_cli = typer.Typer(no_args_is_help=True, help="Measure: do chats stutter while others use the model?")
 cli.add_typer(bench_cli, name="bench")
+models_cli = typer.Typer(no_args_is_help=True, help="Models by a short name: what they need, what is here, fetch one.")
+cli.add_typer(models_cli, name="models")
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="The YAML file (see configs/ for ready ones).", show_default=False)
@@ -40,7 +42,9 @@ OptionalConfigFile = Annotated[
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="A local folder or a Hugging Face hub id.", show_default=False, metavar="DIR_OR_ID"),
+    typer.Option(
+        "--model", help="A local folder, a Hugging Face hub id or a preset.", show_default=False, metavar="NAME"
+    ),
 ]
 
 
@@ -361,6 +365,36 @@ def keys_hash() -> None:
     from pipeline.cli.keys import hash_key
 
     sys.exit(hash_key())
+
+
+@models_cli.command("list")
+def models_list() -> None:
+    """All presets: size, memory, licence, what each is good for, and whether it is here. Asks nobody."""
+    from pipeline.cli.models import run_list
+
+    sys.exit(run_list())
+
+
+ModelName = Annotated[str, typer.Argument(help="A preset, a hub id or a folder.", show_default=False)]
+
+
+@models_cli.command("info")
+def models_info(name: ModelName) -> None:
+    """What one model needs and what of it is here. Asks nobody."""
+    from pipeline.cli.models import run_info
+
+    sys.exit(run_info(name))
+
+
+@models_cli.command("install")
+def models_install(
+    name: ModelName,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.", show_default=False)] = None,
+) -> None:
+    """Fetch a model from the Hugging Face hub into its cache; a download that broke off goes on where it was."""
+    from pipeline.cli.models import run_install
+
+    sys.exit(run_install(name, revision))
 
 
 @cli.command("demo-camera")
