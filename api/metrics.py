@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from api.services import Provided
 from pipeline.image_ladder import ImageLadder
-from pipeline.messages import CameraState, CameraStatus
+from pipeline.messages import CameraState, CameraStatus, CropKind
 from pipeline.queue.health import QueueUnavailable
 from pipeline.queue.hub import CameraHub, QueueStats
 from vlm_engine.engine import EngineState, VLMEngine
@@ -36,6 +36,8 @@ async def metrics(services: Provided) -> Response:
         families += await hub_families(services.hub, time.time())
     if services.ladder is not None:
         families += ladder_families(services.ladder)
+    if services.describing is not None:
+        families += services.describing.collect()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         families += collector.collect()
     return Response(generate_latest(_Gathered(tuple(families))), media_type=CONTENT_TYPE_LATEST)
@@ -116,12 +118,12 @@ def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Me
     decoder = GaugeMetricFamily(
         PREFIX + "camera_decoder", "1 for what decodes the stream: cpu or a device.", labels=("camera", "decoder")
     )
+    crops = CounterMetricFamily(PREFIX + "camera_crops", "Crops published.", labels=("camera", "kind"))
     numbers: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
         "fps": GaugeMetricFamily(PREFIX + "camera_fps", "Frames looked at per second.", labels=("camera",)),
         "tracks": GaugeMetricFamily(PREFIX + "camera_people", "People in view.", labels=("camera",)),
         "frames": CounterMetricFamily(PREFIX + "camera_frames", "Frames looked at.", labels=("camera",)),
         "detections": CounterMetricFamily(PREFIX + "camera_detections", "People detected.", labels=("camera",)),
-        "crops": CounterMetricFamily(PREFIX + "camera_crops", "Crops published.", labels=("camera",)),
         "reconnects": CounterMetricFamily(PREFIX + "camera_reconnects", "Connections made anew.", labels=("camera",)),
     }
     for status in statuses:
@@ -133,9 +135,11 @@ def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Me
             decoder.add_metric([status.camera, status.decoder], 1.0)
         if status.frame_age is not None:
             frame_age.add_metric([status.camera], status.frame_age + elapsed)
+        for kind in CropKind:
+            crops.add_metric([status.camera, kind.value], float(status.crops_by_kind.get(kind.value, 0)))
         for name, family in numbers.items():
             family.add_metric([status.camera], float(getattr(status, name)))
-    yield from (state, report_age, frame_age, decoder, *numbers.values())
+    yield from (state, report_age, frame_age, decoder, crops, *numbers.values())
 
 
 def ladder_families(ladder: ImageLadder) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 if TYPE_CHECKING:
     from pipeline.config import WatchwordConfig
+    from pipeline.describer_metrics import DescriberMetrics
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -25,6 +26,7 @@ class Services:
         store: events and crops; None without cameras.
         hub: cameras, queue and event changes in Redis; None without cameras.
         model_name: the one name that requests may give as ``model``.
+        describing: what the describer counts and times; None where there is none.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
     """
 
@@ -34,6 +36,7 @@ class Services:
     hub: CameraHub | None
     model_name: str
     ladder: ImageLadder | None = None
+    describing: DescriberMetrics | None = None
 
 
 def services_of(request: Request) -> Services:

@@ -42,7 +42,7 @@ def measure(lengths: list[int], padding: float, dtype: torch.dtype, repeats: int
         for row, (length, count) in enumerate(zip(lengths, blocks, strict=True))
     )
     last = [s.blocks[(s.context - 1) // BLOCK] * BLOCK + (s.context - 1) % BLOCK for s in sequences]
-    backend = TorchBackend(padding)
+    backend = TorchBackend(dtype, padding)
     prepared = backend.prepare(sequences, BLOCK, HEADS, KV_HEADS, torch.device("cpu"))
     step = StepMetadata(kv, backend, sequences, torch.tensor(last), prepared)
     query = torch.randn(len(lengths), HEADS, HEAD_DIM).to(dtype)

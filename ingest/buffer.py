@@ -17,11 +17,20 @@ MAX_TRACKS = 10_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingCrop:
-    """A crop and its JPEG."""
+    """A crop with its JPEG and those of its ``extra_keys``."""
 
     message: CropMessage
     jpeg: bytes
+    extras: tuple[bytes, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes of all pictures."""
+        return len(self.jpeg) + sum(map(len, self.extras))
+
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Of all pictures that wait, whatever their number."""
 
 Waiting = TrackMessage | WaitingCrop
 
@@ -41,6 +50,7 @@ class MessageBuffer:
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
         self._crops = 0
+        self._bytes = 0
         self._finals_lost: set[str] = set()
 
     def put_track(self, message: TrackMessage) -> None:
@@ -58,6 +68,7 @@ class MessageBuffer:
                     break
             self._waiting.append(crop)
             self._crops += 1
+            self._bytes += crop.size
             self._enforce_bound()
 
     def take(self) -> Waiting | None:
@@ -70,6 +81,7 @@ class MessageBuffer:
                         self._drop_crop(item, Reason.DEADLINE)
                         continue
                     self._crops -= 1
+                    self._bytes -= item.size
                 self._waiting.popleft()
                 return self._truthful(item)
             return None
@@ -80,6 +92,7 @@ class MessageBuffer:
             self._waiting.appendleft(item)
             if isinstance(item, WaitingCrop):
                 self._crops += 1
+                self._bytes += item.size
                 self._enforce_bound()
 
     def sizes(self) -> tuple[int, int]:
@@ -94,13 +107,14 @@ class MessageBuffer:
         return item
 
     def _enforce_bound(self) -> None:
-        while self._crops > self._max_crops:
+        while self._crops > self._max_crops or (self._bytes > MAX_BYTES and self._crops > 1):
             oldest = next(item for item in self._waiting if isinstance(item, WaitingCrop))
             self._drop_crop(oldest, Reason.BUFFER_FULL)
 
     def _drop_crop(self, crop: WaitingCrop, reason: Reason) -> None:
         self._waiting.remove(crop)
         self._crops -= 1
+        self._bytes -= crop.size
         if crop.message.kind is CropKind.FINAL:
             self._finals_lost.add(crop.message.track)
         self._drops.of(crop.message.camera).add(reason)

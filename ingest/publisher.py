@@ -105,8 +105,8 @@ class Publisher:
         self._buffer.put_track(message)
         self._wake.set()
 
-    def crop(self, message: CropMessage, jpeg: bytes) -> None:
-        self._buffer.put_crop(WaitingCrop(message, jpeg))
+    def crop(self, message: CropMessage, jpeg: bytes, extras: tuple[bytes, ...] = ()) -> None:
+        self._buffer.put_crop(WaitingCrop(message, jpeg, extras))
         self._wake.set()
 
     def forget(self, camera: str) -> None:
@@ -156,7 +156,7 @@ class Publisher:
         while (item := self._buffer.take()) is not None:
             try:
                 if isinstance(item, WaitingCrop):
-                    self._crop_writer.publish(item.message, item.jpeg)
+                    self._crop_writer.publish(item.message, item.jpeg, item.extras)
                 else:
                     self._track_writer.publish(item)
             except redis.RedisError:

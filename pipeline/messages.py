@@ -17,6 +17,7 @@ from pipeline.reasons import Reason
 
 Box = tuple[float, float, float, float]
 Names = tuple[str, ...]
+Numbers = tuple[int, ...]
 
 
 class MalformedMessage(ValueError):
@@ -144,6 +145,10 @@ def _parse(name: str, kind: Any, data: bytes) -> Any:
             if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
                 raise ValueError
             return tuple(value)
+        if target == Numbers:
+            if not isinstance(value, list) or not all(type(v) is int for v in value):
+                raise ValueError
+            return tuple(value)
         return value
     except (ValueError, TypeError):
         raise MalformedMessage(f"field {name!r} is not a {getattr(target, '__name__', target)}") from None
@@ -162,8 +167,8 @@ class CropMessage(_Message):
         width, height: of the JPEG, in pixels.
         frame_width, frame_height: of the frame that ``box`` refers to.
         zones: names of the camera's zones that the person was in on that frame.
-        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that takes
-            several; they may be gone like the crop's own.
+        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that
+            takes several; they may be gone like the crop's own. ``extra_frames`` are the frames they were cut out of.
     """
 
     crop_id: str
@@ -184,6 +189,7 @@ class CropMessage(_Message):
     frame_height: int
     zones: Names = ()
     extra_keys: Names = ()
+    extra_frames: Numbers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +229,7 @@ class CameraStatus(_Message):
         source: the URL without credentials.
         tracks: people in view now.
         drops: reason -> count of dropped frames, boxes and crops.
+        crops_by_kind: ``crops`` by the value of their :class:`CropKind`.
         decoder: ``cpu`` or the device that decodes the stream; empty before the first connection.
     """
 
@@ -246,6 +253,7 @@ class CameraStatus(_Message):
     detector_ms: float = 0.0
     drops: Mapping[str, int] = field(default_factory=dict)
     decoder: str = ""
+    crops_by_kind: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,11 @@ class Reason(StrEnum):
     DETECTOR = "detector_error"
     # Tracks
     TRACK_LOST = "track_lost"
+    TRACK_STATIONARY = "track_stationary"
     TRACK_MAX_DURATION = "track_max_duration"
     # Crops and queue
     SUPERSEDED = "superseded"
+    SAME_PICTURE = "same_picture"
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline_passed"
     PICTURE_EXPIRED = "picture_expired"
@@ -78,8 +80,10 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.BOX_INVALID: "The detector gave a box without area or outside numbers.",
     Reason.DETECTOR: "The detector failed on this picture.",
     Reason.TRACK_LOST: "The person is no longer seen.",
+    Reason.TRACK_STATIONARY: "It has not moved for too long; when it moves, a new event begins.",
     Reason.TRACK_MAX_DURATION: "The track reached its longest duration; a new event goes on.",
     Reason.SUPERSEDED: "A newer crop of the same track took its place.",
+    Reason.SAME_PICTURE: "The better picture looks like the one that was sent before.",
     Reason.QUEUE_FULL: "The queue was full; the oldest waiting crop made room.",
     Reason.DEADLINE: "Its deadline passed before it could be described.",
     Reason.PICTURE_EXPIRED: "Its picture was gone before it could be described.",

@@ -22,9 +22,10 @@ import torch
 
 from vlm_engine.calibration import load_or_measure
 from vlm_engine.config import EngineConfig
-from vlm_engine.core import CPU_PACK, CUDA_PACK, EngineCore
+from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.encoder_lane import make_lane
+from vlm_engine.encoder_stage import CPU_PACK, CUDA_PACK
 from vlm_engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from vlm_engine.image_size import SizeLimits, SizeRule
 from vlm_engine.intake import Intake
@@ -36,7 +37,7 @@ from vlm_engine.preprocess import ImageProcessorPool, ProcessedImage
 from vlm_engine.prompt import Message, PreparedPrompt, PriorityClass
 from vlm_engine.runner import ModelRunner
 from vlm_engine.sampling_params import SamplingParams
-from vlm_engine.steps import StepRing
+from vlm_engine.steps import StepLog
 from vlm_engine.stream import OutputStream
 from vlm_engine.structured import GrammarCompiler
 from vlm_engine.worker_process import WorkerLimits
@@ -148,7 +149,7 @@ class VLMEngine:
         encoder_cache = EncoderCache(config.encoder_cache_memory)
         largest = None
         if self._pool is not None and checkpoint.device.type == "cuda":
-            largest = self._pool.process_largest(self._check_images(self._pool).loosest(config))
+            largest = self._pool.process_largest(self._check_images(self._pool, checkpoint).loosest(config))
         blocks = count_blocks(checkpoint, config, encoder_cache, largest)
         runner = ModelRunner(checkpoint, config, encoder_cache, blocks)
         lane = make_lane(checkpoint.device, config.encoder_side_stream)
@@ -167,19 +168,20 @@ class VLMEngine:
         self._grammars = GrammarCompiler(checkpoint.tokenizer, vocabulary, checkpoint.end_token_ids)
         if self._pool is not None:
             self._on_progress("starting picture preprocessing")
-            self._check_images(self._pool)
+            self._check_images(self._pool, checkpoint)
         self._on_progress("measuring step times")
         calibration = load_or_measure(checkpoint, config, runner, lane, self._calibration_pictures)
-        self._core.step_time, self._core.encodings.cost = calibration.step_time, calibration.encoder
+        self._core.step_time, self._core.encoder.encodings.cost = calibration.step_time, calibration.encoder
         # What loading made lives as long as the process; walking through it again and again (hundreds of milliseconds
         # for torch, transformers and a model) would be felt in a stream.
         gc.collect()
         gc.freeze()
 
-    def _check_images(self, pool: ImageProcessorPool) -> SizeLimits:
+    def _check_images(self, pool: ImageProcessorPool, checkpoint: Checkpoint) -> SizeLimits:
         """Waits for the first worker, whose processor knows what can be done. Raises :class:`ConfigError`."""
         self._image_limits = pool.size_limits()
         self._image_limits.check(self.config)
+        checkpoint.encoder.pixel_scale = pool.pixel_scale()
         return self._image_limits
 
     def _calibration_pictures(self) -> Sequence[Mapping[str, torch.Tensor]]:
@@ -208,6 +210,11 @@ class VLMEngine:
         return self._loaded().family.takes_images
 
     @property
+    def takes_several_images(self) -> bool:
+        """Whether a prompt may hold more than one picture; False while no model is loaded."""
+        return self._checkpoint is not None and self._checkpoint.family.takes_several_images
+
+    @property
     def least_image_tokens(self) -> int:
         """Fewest tokens that a picture can take; 0 for a model that takes none."""
         return self._image_limits.least if self._image_limits is not None else 0
@@ -228,7 +235,7 @@ class VLMEngine:
         return self._loaded().chat_template
 
     @property
-    def steps(self) -> StepRing:
+    def steps(self) -> StepLog:
         """What the last steps did."""
         return self._ready_parts()[0].steps
 

@@ -218,7 +218,7 @@ def make_backend(
         ConfigError: the backend doesn't cover the device, the model or the block size.
     """
     if name != "triton":
-        return TorchBackend()
+        return TorchBackend(dtype)
     try:
         from vlm_engine.attention.triton_backend import AttentionShape, TritonBackend
     except ImportError as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import pathlib
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 from starlette.responses import FileResponse
 
@@ -84,14 +84,16 @@ async def list_events(
     return EventList(events=[event.to_api() for event in page.events], next=page.next)
 
 
-@router.get("/{event}", summary="One event, with the request behind its description")
+@router.get("/{event}", summary="One event, with its pictures and the request behind its description")
 async def show_event(event: EventPath, services: Provided) -> dict[str, Any]:
     store = store_of(services)
     record = await asyncio.to_thread(store.get, event)
     if record is None:
         raise _not_found(event)
     description = await asyncio.to_thread(store.description, event)
-    return record.to_api() | {"request": description.to_api() if description else None}
+    names = await asyncio.to_thread(store.pictures, event)
+    pictures = [{"sha256": name, "url": f"/api/events/{event}/pictures/{name}.jpg"} for name in names]
+    return record.to_api() | {"pictures": pictures, "request": description.to_api() if description else None}
 
 
 @router.post(
@@ -137,6 +139,18 @@ async def show_crop(event: EventPath, request: Request, services: Provided) -> R
     return Response(status_code=304, headers={"ETag": response.headers["etag"], "Cache-Control": "private, no-cache"})
 
 
+@router.get("/{event}/pictures/{sha256}.jpg", summary="One of the event's pictures", response_class=Response)
+async def show_picture(
+    event: EventPath, sha256: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], services: Provided
+) -> Response:
+    """A picture by its content: what is under this address never changes."""
+    jpeg = await asyncio.to_thread(store_of(services).picture, event, sha256)
+    if jpeg is None:
+        raise _not_found(event)
+    headers = {"Cache-Control": "private, max-age=86400, immutable"}
+    return Response(jpeg, media_type="image/jpeg", headers=headers)
+
+
 async def _waiting_crop(store: EventStore, event: str, services: Services) -> Response:
     """The picture of a crop that no describer has taken yet: it lies in Redis only."""
     record = await asyncio.to_thread(store.get, event)
@@ -147,7 +161,7 @@ async def _waiting_crop(store: EventStore, event: str, services: Services) -> Re
     return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "private, no-cache"})
 
 
-def _crop_file(store: EventStore, event: str, data_dir: Path) -> Path | None:
+def _crop_file(store: EventStore, event: str, data_dir: pathlib.Path) -> pathlib.Path | None:
     """The picture's file, only ever one inside the data folder."""
     path = store.crop_path(event)
     if path is None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from api.server import ApiServer
     from pipeline.backends import DescriptionBackend
     from pipeline.describer import Describer
+    from pipeline.describer_metrics import DescriberMetrics
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -76,6 +77,7 @@ class ServeRuntime:
         self._http: asyncio.Task[None] | None = None
         self._engine: VLMEngine | None = None
         self._ladder: ImageLadder | None = None
+        self._describing: DescriberMetrics | None = None
         self._loader: threading.Thread | None = None
         self._ready: asyncio.Future[None] | None = None
         self.side: _CameraSide | None = None
@@ -172,8 +174,10 @@ class ServeRuntime:
         self._make_engine()
         # The store and the hub come before the server, which shows them, and the server's port names the consumers.
         hub, store = await self._open_camera_parts() if self._cameras else (None, None)
-        self._ladder = self._make_ladder()
-        services = Services(config, self._engine, store, hub, self._model_name(), self._ladder)
+        self._ladder, self._describing = self._make_ladder(), self._make_metrics()
+        services = Services(
+            config, self._engine, store, hub, self._model_name(), self._ladder, describing=self._describing
+        )
         self._server = server = ApiServer(create_app(services), config.server.host, config.server.port)
         self._http = asyncio.create_task(server.serve(), name="http")
         self._http.add_done_callback(self._part_ended)
@@ -211,6 +215,7 @@ class ServeRuntime:
     def _start_camera_side(self, hub: CameraHub, store: EventStore) -> None:
         from pipeline.describer import Describer
         from pipeline.housekeeper import Housekeeper
+        from pipeline.prompts import PromptBook
         from pipeline.queue.connect import async_blocking_client, async_client
         from pipeline.queue.crops import CropReader
         from pipeline.track_keeper import TrackKeeper
@@ -220,7 +225,7 @@ class ServeRuntime:
         client, crops, tracks = async_client(url), async_blocking_client(url), async_blocking_client(url)
         for connection in (client, crops, tracks):
             self._open.push_async_callback(connection.aclose)
-        prompts = {camera.id: camera.prompt for camera in config.cameras}
+        cameras = {camera.id: camera for camera in config.cameras}
         describer = Describer(
             CropReader(client, crops, config.redis, consumer, self._clock),
             store,
@@ -228,7 +233,8 @@ class ServeRuntime:
             self._make_backend(),
             config.describer,
             ladder=self._ladder,
-            question_of=prompts.get,
+            prompts=PromptBook(config.describer, cameras.get),
+            metrics=self._describing,
             clock=self._clock,
         )
         deadline = config.crops.deadline_s
@@ -247,6 +253,11 @@ class ServeRuntime:
         describer = self._config.describer
         wanted = self._cameras and self._engine is not None and describer.image_ladder
         return ImageLadder(describer, self._clock) if wanted else None
+
+    def _make_metrics(self) -> DescriberMetrics | None:
+        from pipeline.describer_metrics import DescriberMetrics
+
+        return DescriberMetrics() if self._cameras else None
 
     def _make_backend(self) -> DescriptionBackend:
         from pipeline.backends import InProcessBackend, OpenAIBackend

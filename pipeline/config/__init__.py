@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
-from pipeline.config.camera import CameraConfig
+from pipeline.config.camera import Blur, CameraConfig, PrivacyConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
 from pipeline.config.pictures import PicturesConfig
@@ -15,12 +15,14 @@ from pipeline.config.server import ApiKeyConfig, ServerConfig
 
 __all__ = [
     "ApiKeyConfig",
+    "Blur",
     "CameraConfig",
     "CropConfig",
     "DescriberConfig",
     "DetectorConfig",
     "EngineSection",
     "PicturesConfig",
+    "PrivacyConfig",
     "RedisConfig",
     "RetentionConfig",
     "ServerConfig",

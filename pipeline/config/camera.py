@@ -9,6 +9,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pydantic import Field, SecretStr, StringConstraints, field_validator
 
 from pipeline.config.base import Section
+from pipeline.config.output_schema import OutputSchema
+from pipeline.config.prompt_template import PromptTemplate
 
 Decode = Literal[
     "auto",
@@ -30,6 +32,20 @@ Decode = Literal[
 """libav's names; which of them a build of PyAV has, ``av.codec.hwaccel.hwdevices_available()`` says where it runs."""
 SCHEMES = ("rtsp", "rtsps", "http", "https")
 CameraId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
+
+
+Blur = Literal["none", "head", "person"]
+
+
+class PrivacyConfig(Section):
+    """What of people leaves ingest."""
+
+    blur: Blur = Field(
+        "none",
+        title="Blur",
+        description="What is made unrecognisable, of everybody, in pictures of people and previews: nothing, the head "
+        "(top quarter of the box) or the whole person. The model sees the same pictures.",
+    )
 
 
 class CameraConfig(Section):
@@ -115,11 +131,17 @@ class CameraConfig(Section):
         gt=0,
         lt=1,
     )
-    prompt: str | None = Field(
+    privacy: PrivacyConfig = Field(PrivacyConfig(), title="Privacy", description="Of the people this camera sees.")
+    prompt: PromptTemplate | None = Field(
         None,
         title="Prompt",
-        description="Question asked about each person here; default: the describer's.",
-        max_length=4000,
+        description="Question asked about each person here, with the describer's placeholders; default: its question.",
+    )
+    output_schema: OutputSchema | None = Field(
+        None,
+        title="Output schema",
+        description="JSON schema of structured answers about this camera, or the path of a file; default: the "
+        "describer's.",
     )
 
     @field_validator("url", "substream_url")

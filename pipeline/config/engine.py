@@ -9,11 +9,13 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, model_validator
 
 from pipeline.config.base import Section
+from pipeline.config.output_schema import OutputSchema
+from pipeline.config.prompt_template import PromptTemplate
 
 DEFAULT_SYSTEM_PROMPT = (
     "You describe people in pictures of a security camera. Say only what can be seen: clothing and its colours, "
     "what the person carries, posture and activity. Do not guess who somebody is, or their sex, age or origin. "
-    "Answer in one or two plain sentences."
+    "Describe in one or two plain sentences."
 )
 DEFAULT_PROMPT = "Describe the person in this picture."
 
@@ -127,12 +129,44 @@ class DescriberConfig(Section):
     """How crops become words."""
 
     system_prompt: str = Field(
-        DEFAULT_SYSTEM_PROMPT, title="Instructions", description="Shared prefix of every prompt."
+        DEFAULT_SYSTEM_PROMPT,
+        title="Instructions",
+        description="Shared prefix of every prompt, found in the prefix cache; so it has no placeholders.",
+        max_length=8000,
     )
-    prompt: str = Field(
-        DEFAULT_PROMPT, title="Question", description="Asked after the picture.", min_length=1, max_length=4000
+    prompt: PromptTemplate = Field(
+        DEFAULT_PROMPT,
+        title="Question",
+        description="Asked after the picture; may hold {camera}, {camera_id}, {label}, {zones} and {time}.",
     )
-    max_tokens: int = Field(96, title="Longest answer", description="Tokens per description.", ge=1, le=4096)
+    output: Literal["structured", "text"] = Field(
+        "structured",
+        title="Output",
+        description="structured: words and attributes, as output_schema says. text: words alone, in fewer tokens.",
+    )
+    output_schema: OutputSchema | None = Field(
+        None,
+        title="Output schema",
+        description="JSON schema of structured answers, or the path of a YAML or JSON file; it must have a text "
+        "`description`, the event's words. Default: clothing, colours, carried things, posture, activity, confidence.",
+    )
+    max_tokens: int = Field(
+        320, title="Longest answer", description="Tokens per description, attributes included.", ge=1, le=4096
+    )
+    pictures_per_prompt: int = Field(
+        3,
+        title="Pictures of a person",
+        description="Most pictures of one person in a prompt (first, best and last view), where the model takes "
+        "several. 1: only the best. While the image ladder is down, only the best goes.",
+        ge=1,
+        le=8,
+    )
+    image_tokens_per_prompt: int = Field(
+        1536,
+        title="Image tokens of several",
+        description="Most image tokens of a prompt with several pictures; each gets an equal share. In-process only.",
+        ge=1,
+    )
     concurrency: int = Field(
         2, title="At once", description="Crops that one serve process describes at once.", ge=1, le=64
     )

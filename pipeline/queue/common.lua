@@ -76,6 +76,20 @@ local function field_of(entry, name)
   return nil
 end
 
+-- Keys of all pictures of an entry.
+local function pictures_of(entry)
+  local found = {}
+  local key = field_of(entry, 'picture_key')
+  if key then
+    found[1] = key
+  end
+  local readable, extras = pcall(cjson.decode, field_of(entry, 'extra_keys') or '[]')
+  for _, extra in ipairs(readable and type(extras) == 'table' and extras or {}) do
+    found[#found + 1] = extra
+  end
+  return found
+end
+
 -- Forgets that a track's newest entry is this one.
 local function forget_track(index, track, id)
   if track and redis.call('HGET', index, track) == id then

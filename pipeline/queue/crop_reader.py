@@ -301,6 +301,7 @@ class CropReader:
                 message.picture_key if message else keys.picture(""),
                 keys.DROPS,
                 keys.DEAD,
+                *(message.extra_keys if message else ()),
             ],
             args=[
                 keys.GROUP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -23,22 +24,29 @@ class CropWriter:
         self._config = config
         self._publish = client.register_script(script("publish"))
 
-    def publish(self, message: CropMessage, jpeg: bytes) -> None:
+    def publish(self, message: CropMessage, jpeg: bytes, extras: Sequence[bytes] = ()) -> None:
         """Queues the crop, in place of a waiting one of the same track or of the oldest one over the bound.
+
+        ``extras`` are the pictures of ``message.extra_keys``.
 
         Each one removed is counted in ``ww:drops``, in the same step. Raises ``redis.RedisError``
         (``OutOfMemoryError`` when Redis is full: then nothing was written).
         """
-        names, arguments = publish_arguments(message, jpeg, self._config)
+        names, arguments = publish_arguments(message, jpeg, self._config, extras)
         self._publish(keys=names, args=arguments)
 
 
-def publish_arguments(message: CropMessage, jpeg: bytes, config: RedisConfig) -> tuple[list[str], list[Any]]:
-    """KEYS and ARGV of ``publish.lua``."""
+def publish_arguments(
+    message: CropMessage, jpeg: bytes, config: RedisConfig, extras: Sequence[bytes] = ()
+) -> tuple[list[str], list[Any]]:
+    """KEYS and ARGV of ``publish.lua``. Raises ValueError when the message doesn't name as many extras."""
+    if len(message.extra_keys) != len(extras):
+        named = len(message.extra_keys)
+        raise ValueError(f"crop {message.crop_id} names {named} further pictures, given are {len(extras)}")
     camera = message.camera
     fields = [item for pair in message.to_fields().items() for item in pair]
     return (
-        [message.picture_key, keys.crops(camera), keys.newest(camera), keys.CAMERAS, keys.DROPS],
+        [message.picture_key, keys.crops(camera), keys.newest(camera), keys.CAMERAS, keys.DROPS, *message.extra_keys],
         [
             keys.GROUP,
             jpeg,
@@ -48,6 +56,7 @@ def publish_arguments(message: CropMessage, jpeg: bytes, config: RedisConfig) ->
             message.track,
             keys.drop_field(camera, Reason.SUPERSEDED),
             keys.drop_field(camera, Reason.QUEUE_FULL),
+            *extras,
             *fields,
         ],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -80,6 +80,10 @@ class CameraHub:
     async def picture(self, crop_id: str) -> bytes | None:
         """The JPEG of a crop that waits to be described; None when it is no longer kept."""
         return cast("bytes | None", await self._link.once(lambda: self._client.get(keys.picture(crop_id))))
+
+    async def pictures_at(self, picture_keys: Sequence[str]) -> list[bytes | None]:
+        """The JPEGs under these keys of a crop's message; None for those that are no longer kept."""
+        return cast("list[bytes | None]", await self._link.once(lambda: self._client.mget(picture_keys)))
 
     async def watch(self, camera: str) -> None:
         """Says that somebody watches the camera. Call it for as long as that is so; calls in between are free."""

@@ -23,6 +23,11 @@ def picture(crop_id: str) -> str:
     return f"ww:crop:{crop_id}"
 
 
+def extra_picture(crop_id: str, which: str) -> str:
+    """JPEG of another picture of the crop's track, its ``first`` or ``last`` one; lives and goes with the crop."""
+    return f"ww:crop:{crop_id}.{which}"
+
+
 def newest(camera_id: str) -> str:
     """Hash: track -> id of its newest entry in the camera's crop stream, to find what a new crop supersedes."""
     return f"ww:newest:{camera_id}"

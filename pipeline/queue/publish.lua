@@ -1,8 +1,8 @@
 -- Publishes a crop and keeps the camera's stream within its bound, as one step.
 --
--- KEYS: picture, stream, index (track -> newest entry), cameras, drops
+-- KEYS: picture, stream, index (track -> newest entry), cameras, drops, then further pictures
 -- ARGV: group, jpeg, picture TTL in seconds, bound, camera, track, drop field "superseded", drop field "queue full",
---       then the entry's field names and values
+--       then the further pictures' jpegs, then the entry's field names and values
 -- Returns {entry id, superseded, dropped}; an empty id when this crop had been published before (a repeated call
 -- whose first reply got lost).
 
@@ -14,8 +14,13 @@ if not redis.call('SET', picture, ARGV[2], 'NX', 'EX', ARGV[3]) then
   return { '', 0, 0 }
 end
 
+local extras = #KEYS - 5
+for n = 1, extras do
+  redis.call('SET', KEYS[5 + n], ARGV[8 + n], 'EX', ARGV[3])
+end
+
 local fields = {}
-for i = 9, #ARGV do
+for i = 9 + extras, #ARGV do
   fields[#fields + 1] = ARGV[i]
 end
 local id = redis.call('XADD', stream, '*', unpack(fields))
@@ -27,8 +32,7 @@ local last = info['last-delivered-id']
 local function remove(entry, drop_field)
   redis.call('XDEL', stream, entry[1])
   redis.call('HINCRBY', drops, drop_field, 1)
-  local key = field_of(entry, 'picture_key')
-  if key then
+  for _, key in ipairs(pictures_of(entry)) do
     redis.call('DEL', key)
   end
   forget_track(index, field_of(entry, 'track'), entry[1])

@@ -2,7 +2,7 @@
 -- not described, counted once and kept as a dead letter if so asked (its picture then stays until it expires). Doing it
 -- again changes nothing.
 --
--- KEYS: stream, index (track -> newest entry), failures, picture, drops, dead letters
+-- KEYS: stream, index (track -> newest entry), failures, picture, drops, dead letters, then further pictures
 -- ARGV: group, entry id, track, drop field or "", bound of the dead letters, then field names and values of the dead
 --       letter, or nothing
 -- Returns 1 when this call settled it, 0 when it had been settled (or flushed) before.
@@ -15,7 +15,7 @@ end
 redis.call('XDEL', stream, id)
 redis.call('HDEL', KEYS[3], id)
 if #ARGV <= 5 then
-  redis.call('DEL', KEYS[4])
+  redis.call('DEL', KEYS[4], unpack(KEYS, 7))
 end
 forget_track(KEYS[2], ARGV[3], id)
 if mine == 1 and ARGV[4] ~= '' then

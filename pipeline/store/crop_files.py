@@ -52,6 +52,13 @@ class CropFiles:
         """Where the picture lies."""
         return self._folder / sha256[:2] / f"{sha256}.jpg"
 
+    def read(self, sha256: str) -> bytes | None:
+        """The picture, None when it is gone."""
+        try:
+            return self.path(sha256).read_bytes()
+        except FileNotFoundError:
+            return None
+
     def size(self, sha256: str) -> int | None:
         """Bytes of the picture's file, None when it is gone."""
         try:

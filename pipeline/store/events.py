@@ -8,6 +8,7 @@ does.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import and_, or_, select
@@ -42,7 +43,7 @@ from pipeline.store.records import (
     search_cursor_of,
 )
 from pipeline.store.rows import crop_row_of, description_record_of, description_row_of, facts_of, record_of
-from pipeline.store.schema import CropRow, DescriptionRow, EventRow, PromptRow
+from pipeline.store.schema import CropPictureRow, CropRow, DescriptionRow, EventRow, PromptRow
 from pipeline.store.search import events_of, find_numbers, index_event, index_missing, needs_index
 
 log = logging.getLogger(__name__)
@@ -72,11 +73,44 @@ class EventStore:
         """Notes a start, an update or an end of a track."""
         return self._database.write(lambda session: self._apply_track(session, message))
 
-    def add_crop(self, message: CropMessage, jpeg: bytes | None) -> EventRecord:
-        """Notes a crop; its event too, when the crop is the first news of it. ``None``: its picture had expired."""
-        # The file comes first: a row never names a file that isn't there.
+    def add_crop(self, message: CropMessage, jpeg: bytes | None, others: Sequence[bytes] = ()) -> EventRecord:
+        """Notes a crop; its event too, when the crop is the first news of it.
+
+        Args:
+            message: the crop.
+            jpeg: its picture; None: it had expired.
+            others: further pictures of the same person, oldest first.
+        """
+        # Files come first: a row never names a file that isn't there.
         picture = self._files.add(jpeg) if jpeg is not None else None
-        return self._database.write(lambda session: self._add_crop(session, message, picture))
+        further = [self._files.add(other) for other in others]
+        return self._database.write(lambda session: self._add_crop(session, message, picture, further))
+
+    def other_pictures(self, crop_id: str) -> list[bytes]:
+        """The further pictures that were added with a crop and are still kept, oldest first."""
+        query = select(CropPictureRow.sha256).where(CropPictureRow.crop_id == crop_id).order_by(CropPictureRow.place)
+        names = self._database.read(lambda session: list(session.scalars(query)))
+        pictures = (self._files.read(name) for name in names)
+        return [picture for picture in pictures if picture is not None]
+
+    def pictures(self, event_id: str) -> list[str]:
+        """SHA-256 of every picture of an event, in the order of their crops."""
+
+        def work(session: Session) -> list[str]:
+            crops = select(CropRow.crop_id, CropRow.sha256).where(CropRow.event_id == event_id).order_by(CropRow.time)
+            names: list[str] = []
+            for crop_id, sha256 in session.execute(crops):
+                rows = select(CropPictureRow.sha256).where(CropPictureRow.crop_id == crop_id)
+                others = list(session.scalars(rows.order_by(CropPictureRow.place)))
+                # The best view lies between the first and the last one.
+                names += [*others[:1], *([sha256] if sha256 else []), *others[1:]]
+            return list(dict.fromkeys(names))
+
+        return self._database.read(work)
+
+    def picture(self, event_id: str, sha256: str) -> bytes | None:
+        """One of :meth:`pictures`; None when it is none of the event's, or no longer kept."""
+        return self._files.read(sha256) if sha256 in self.pictures(event_id) else None
 
     def begin_description(self, crop_id: str) -> EventRecord | None:
         """Notes that a description is being made; None when there is one already and no other was asked for.
@@ -145,9 +179,8 @@ class EventStore:
             answer = refusal(crop, has_words=event.description is not None, force=force, now=now)
             if crop is None or crop.sha256 is None or answer is not None:
                 return Asking(answer or Answer.NO_PICTURE, _records(session, [event])[0])
-            try:
-                jpeg = self._files.path(crop.sha256).read_bytes()
-            except FileNotFoundError:
+            jpeg = self._files.read(crop.sha256)
+            if jpeg is None:
                 return Asking(Answer.NO_PICTURE, _records(session, [event])[0])
             before = (crop.outcome, crop.reason)
             message = mark_asked(crop, event, now, deadline)
@@ -301,6 +334,7 @@ class EventStore:
         event.last_seen = max(event.last_seen, message.last_seen)
         event.touched = self._clock.now()
         event.announced_crop_id = message.crop_id or event.announced_crop_id
+        _note_zones(event, message.zones)
         if message.phase == TrackPhase.END:
             interrupted = message.reason in _INTERRUPTIONS
             event.state = (EventState.INTERRUPTED if interrupted else EventState.ENDED).value
@@ -310,11 +344,14 @@ class EventStore:
             event.state, event.end_reason, event.gave_up = EventState.ACTIVE.value, None, False
         return self._settled(session, event)
 
-    def _add_crop(self, session: Session, message: CropMessage, picture: Picture | None) -> EventRecord:
+    def _add_crop(
+        self, session: Session, message: CropMessage, picture: Picture | None, others: Sequence[Picture]
+    ) -> EventRecord:
         event = session.get(EventRow, event_id_of(message.track), with_for_update=True)
         if event is None:
             event = self._new_event(session, message.track, message.camera, message.label, message.time)
             event.box, event.score = list(message.box), message.score
+        _note_zones(event, message.zones)
         crop = session.get(CropRow, message.crop_id)
         if crop is None:
             event.first_seen = min(event.first_seen, message.time)
@@ -323,6 +360,10 @@ class EventStore:
             session.add(crop_row_of(message, event.id, picture, self._clock.now()))
         elif crop.sha256 is None and picture is not None:
             crop.sha256, crop.bytes = picture.sha256, picture.size
+        session.flush()
+        for place, other in enumerate(others):
+            if session.get(CropPictureRow, (message.crop_id, place)) is None:
+                session.add(CropPictureRow(crop_id=message.crop_id, place=place, sha256=other.sha256, bytes=other.size))
         return self._settled(session, event)
 
     def _new_event(self, session: Session, track: str, camera: str, label: str, seen: float) -> EventRow:
@@ -380,6 +421,11 @@ def _records(session: Session, rows: list[EventRow]) -> tuple[EventRecord, ...]:
     best = [row.best_crop_id for row in rows if row.best_crop_id is not None]
     crops = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.crop_id.in_(best)))}
     return tuple(record_of(row, crops.get(row.best_crop_id or "")) for row in rows)
+
+
+def _note_zones(event: EventRow, zones: Sequence[str]) -> None:
+    """Zones that the person has been in; they only ever become more."""
+    event.zones = list(dict.fromkeys([*(event.zones or ()), *zones])) or None
 
 
 def _locked(session: Session, event_id: str) -> EventRow:

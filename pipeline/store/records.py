@@ -34,6 +34,8 @@ class DescriptionMeta:
         options: sampling parameters and options of the picture processor.
         image_tokens: how many tokens of the prompt the pictures took, None where the backend doesn't say.
         attributes: structured answer, None without one.
+        raw: the answer as the model wrote it; None where that is not known.
+        form: "valid", "repaired" or "text"; None where that is not known.
     """
 
     model: str
@@ -50,6 +52,8 @@ class DescriptionMeta:
     options: Mapping[str, Any] = field(default_factory=dict)
     image_tokens: int | None = None
     attributes: Mapping[str, Any] | None = None
+    raw: str | None = None
+    form: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class DescriptionRecord:
             "pictures": list(meta.pictures),
             "options": dict(meta.options),
             "finish_reason": meta.finish_reason,
+            "form": meta.form,
+            "raw": meta.raw,
             "image_tokens": meta.image_tokens,
             "prompt_tokens": meta.prompt_tokens,
             "cached_tokens": meta.cached_tokens,

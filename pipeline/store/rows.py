@@ -84,6 +84,8 @@ def description_row_of(crop: CropRow, text: str, meta: DescriptionMeta, now: flo
         pictures=list(meta.pictures) or own,
         options=dict(meta.options),
         image_tokens=meta.image_tokens,
+        raw=None if meta.raw is None else _storable(meta.raw),
+        form=meta.form,
         created=now,
     )
 
@@ -105,6 +107,8 @@ def description_record_of(row: DescriptionRow, prompt: PromptRow | None) -> Desc
         options=row.options or {},
         image_tokens=row.image_tokens,
         attributes=row.attributes,
+        raw=row.raw,
+        form=row.form,
     )
     return DescriptionRecord(row.crop_id, row.text, meta, row.created)
 

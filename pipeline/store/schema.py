@@ -102,11 +102,24 @@ class CropRow(Base):
     created: Mapped[float]
 
 
+class CropPictureRow(Base):
+    """A further picture of the person that a crop shows: the first or the last view of the track. Oldest first."""
+
+    __tablename__ = "crop_pictures"
+    __table_args__ = (Index("crop_pictures_by_picture", "sha256"),)
+
+    crop_id: Mapped[str] = mapped_column(ForeignKey("crops.crop_id", ondelete="CASCADE"), primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sha256: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int]
+
+
 class DescriptionRow(Base):
     """The words that a model found for a crop, and the exact request. One a crop: storing them twice changes nothing.
 
     ``pictures``: SHA-256 of the pictures in the prompt, in their order. ``options``: sampling and picture processor.
-    ``image_tokens``: how many tokens of the prompt the pictures took; None where the backend doesn't say.
+    ``image_tokens``: how many tokens of the prompt the pictures took; None where the backend doesn't say. ``raw``: the
+    answer as the model wrote it, ``form``: what had to be done to read it (:class:`pipeline.answers.AnswerForm`).
     """
 
     __tablename__ = "descriptions"
@@ -125,6 +138,8 @@ class DescriptionRow(Base):
     pictures: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
     options: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
     image_tokens: Mapped[int | None] = mapped_column(default=None)
+    raw: Mapped[str | None] = mapped_column(Text, default=None)
+    form: Mapped[str | None] = mapped_column(String(10), default=None)
     created: Mapped[float]
 
 

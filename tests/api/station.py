@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import redis
 
 from api.services import Services
 from pipeline.config import CameraConfig, RedisConfig, StoreConfig, WatchwordConfig
+from pipeline.describer_metrics import DescriberMetrics
 from pipeline.image_ladder import ImageLadder
 from pipeline.messages import (
     CameraState,
@@ -55,7 +57,8 @@ class Station:
         self.store = EventStore(self.config.store)
         self.ladder = ImageLadder(self.config.describer)
         hub = CameraHub(redis_url, self.config.redis)
-        self.services = Services(self.config, engine, self.store, hub, "tiny", self.ladder)
+        self.describing = DescriberMetrics()
+        self.services = Services(self.config, engine, self.store, hub, "tiny", self.ladder, describing=self.describing)
         self.redis: redis.Redis = sync_client(redis_url)
         self._statuses = StatusWriter(self.redis, self.config.redis)
         self._previews = PreviewWriter(self.redis)
@@ -79,9 +82,15 @@ class Station:
         count_drops(self.redis, camera, reason, n)
 
     def person(
-        self, camera: str, number: int, *, seen: float | None = None, picture: bytes | None = None
+        self,
+        camera: str,
+        number: int,
+        *,
+        seen: float | None = None,
+        picture: bytes | None = None,
+        others: Sequence[bytes] = (),
     ) -> EventRecord:
-        """Somebody comes into view, with a picture."""
+        """Somebody comes into view, with a picture and maybe further ones."""
         record = self.track(camera, number, TrackPhase.START, seen=seen)
         at = record.first_seen
         crop = CropMessage(
@@ -102,7 +111,7 @@ class Station:
             frame_width=1280,
             frame_height=720,
         )
-        return self.store.add_crop(crop, picture or encoded())
+        return self.store.add_crop(crop, picture or encoded(), others)
 
     def track(
         self,
@@ -130,9 +139,9 @@ class Station:
         )
         return self.store.apply_track(message)
 
-    def describe(self, record: EventRecord, words: str) -> EventRecord:
+    def describe(self, record: EventRecord, words: str, attributes: Mapping[str, Any] | None = None) -> EventRecord:
         assert record.crop is not None
-        meta = DescriptionMeta("tiny", "0" * 64, "stop", 100, 0, 10, 0.1, 0.5, image_tokens=64)
+        meta = DescriptionMeta("tiny", "0" * 64, "stop", 100, 0, 10, 0.1, 0.5, image_tokens=64, attributes=attributes)
         return self.store.finish_description(record.crop.crop_id, words, meta)
 
     def publish(self, kind: ChangeKind, record: EventRecord, **fields: Any) -> str:

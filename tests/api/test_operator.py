@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pipeline.answers import AnswerForm
+from pipeline.describer_metrics import Outcome
 from pipeline.messages import CameraState, CommandKind, CommandMessage, CropMessage, TrackPhase
 from pipeline.queue import keys
 from pipeline.reasons import REASON_TEXT, Reason
@@ -250,6 +252,40 @@ def test_a_crop_is_sent_and_asked_about_again(operator, station):
     again = operator.get(url, headers={"If-None-Match": first.headers["etag"]})
     assert again.status_code == 304 and again.content == b""
     assert operator.get(url, headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_r59_every_picture_of_an_event_is_listed_and_sent(operator, station):
+    views = [encoded(picture(colour)) for colour in ("olive", "navy", "maroon")]
+    record = station.person("front", 1, picture=views[1], others=(views[0], views[2]))
+    other = station.person("yard", 2, picture=encoded(picture("teal")))
+    shown = operator.get(f"/api/events/{record.id}").json()["pictures"]
+    assert [operator.get(one["url"]).content for one in shown] == views
+    assert [one["sha256"] for one in shown] == [hashlib.sha256(view).hexdigest() for view in views]
+    assert "immutable" in operator.get(shown[0]["url"]).headers["cache-control"]
+    # Only under its own event.
+    assert operator.get(shown[0]["url"].replace(record.id, other.id)).status_code == 404
+    assert operator.get(f"/api/events/{record.id}/pictures/{'0' * 64}.jpg").status_code == 404
+    assert operator.get(f"/api/events/{record.id}/pictures/..%2f..%2fx.jpg").status_code in (400, 404)
+
+
+def test_the_metrics_tell_how_descriptions_fare(operator, station):
+    station.describing.answered(AnswerForm.VALID, 0.3)
+    station.describing.answered(AnswerForm.REPAIRED, None)
+    station.describing.ended(Outcome.DESCRIBED, 4.0)
+    station.describing.ended(Outcome.EXPIRED, None)
+    station.describing.put_off(Reason.ENGINE_BUSY)
+    text = operator.get("/metrics").text
+    for line in (
+        'watchword_describer_answers_total{form="valid"} 1.0',
+        'watchword_describer_answers_total{form="repaired"} 1.0',
+        'watchword_describer_answers_total{form="text"} 0.0',
+        'watchword_describer_crops_total{outcome="described"} 1.0',
+        'watchword_describer_crops_total{outcome="expired"} 1.0',
+        'watchword_describer_put_off_total{reason="engine_busy"} 1.0',
+        'watchword_describer_first_words_seconds_bucket{le="0.5"} 1.0',
+        "watchword_describer_stored_seconds_sum 4.0",
+    ):
+        assert line in text.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -114,13 +114,13 @@ cameras:
     username: admin
     password: ${CAM_PASSWORD}
 describer:
-  prompt: "literally $${HOST} and $5"
+  system_prompt: "literally $${HOST} and $5"
 server: {port: "${PORT}"}
 """
     environ = {"HOST": "cam.local", "CAM_PASSWORD_FILE": str(secret), "PORT": "81"}
     config = load_config(write(tmp_path, text), environ)
     assert config.cameras[0].source == "rtsp://admin:p%40ss%23w0rd@cam.local/1"
-    assert config.describer.prompt == "literally ${HOST} and $5"
+    assert config.describer.system_prompt == "literally ${HOST} and $5"
     assert config.server.port == 81
 
 

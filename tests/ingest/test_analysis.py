@@ -28,7 +28,7 @@ class Outbox:
     def track(self, message: TrackMessage) -> None:
         self.sent.append(message)
 
-    def crop(self, message: CropMessage, jpeg: bytes) -> None:
+    def crop(self, message: CropMessage, jpeg: bytes, extras: tuple[bytes, ...] = ()) -> None:
         self.sent.append(message)
         self.jpegs.append(jpeg)
 

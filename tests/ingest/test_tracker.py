@@ -270,7 +270,5 @@ def test_r41_memory_does_not_grow_with_the_number_of_people_who_passed():
 
 
 def _kept(scene: Scene) -> int:
-    inner = scene.tracker._byte_tracker
-    return (
-        len(inner.tracked_stracks) + len(inner.lost_stracks) + len(inner.removed_stracks) + len(scene.tracker._followed)
-    )
+    association = scene.tracker._association
+    return (association.kept if association else 0) + len(scene.tracker._followed)
