@@ -8,7 +8,8 @@ import shutil
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -88,7 +89,8 @@ def download(model: str, revision: str | None = None) -> Path:
     try:
         if constants.HF_HUB_OFFLINE:
             raise OfflineModeIsEnabled("HF_HUB_OFFLINE is set")
-        files = snapshot_download(model, revision=revision, allow_patterns=wanted, dry_run=True)
+        with _no_bars():
+            files = snapshot_download(model, revision=revision, allow_patterns=wanted, dry_run=True)
         _refuse_full_disk(model, sum(file.file_size for file in files if file.will_download))
         return Path(snapshot_download(model, revision=revision, allow_patterns=wanted))
     except HFValidationError:
@@ -179,6 +181,20 @@ def _unreachable(model: str, error: Exception) -> str:
         return f"{model} can't be written to {constants.HF_HUB_CACHE}: {os.strerror(error.errno)}"
     away = f"the hub at {constants.ENDPOINT} can't be reached or broke off"
     return f"{model}: {away}; what came is kept; {by_hand(model)}"
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:

@@ -63,14 +63,22 @@ class Hub:
         if self.status is not None:
             self._send(request, self.status, b"", {}, body)
         elif path.startswith(f"/api/models/{self.model}/revision/"):
-            names = sorted(file.name for file in self.folder.iterdir())
-            siblings = [{"rfilename": name, "size": (self.folder / name).stat().st_size} for name in names]
-            described = {"_id": "1", "id": self.model, "sha": COMMIT, "siblings": siblings}
-            self._send(request, 200, json.dumps(described).encode(), {"Content-Type": "application/json"}, body)
+            siblings = [{"rfilename": file.name} for file in self._files]
+            self._json(request, {"_id": "1", "id": self.model, "sha": COMMIT, "siblings": siblings})
+        elif path == f"/api/models/{self.model}/tree/{COMMIT}":
+            files = [{"type": "file", "path": f.name, "size": f.stat().st_size, "oid": "0" * 40} for f in self._files]
+            self._json(request, files)
         elif path.startswith(f"/{self.model}/resolve/") and (self.folder / path.rpartition("/")[2]).is_file():
             self._file(request, self.folder / path.rpartition("/")[2], body)
         else:
             self._send(request, 404, b"", {"X-Error-Code": "RepoNotFound"}, body)
+
+    @property
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.iterdir())
+
+    def _json(self, request: BaseHTTPRequestHandler, value: object) -> None:
+        self._send(request, 200, json.dumps(value).encode(), {"Content-Type": "application/json"}, body=True)
 
     def _file(self, request: BaseHTTPRequestHandler, file: Path, body: bool) -> None:
         content = file.read_bytes()
