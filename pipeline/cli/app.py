@@ -79,12 +79,14 @@ def common(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Sets up logging for every command."""
+    """Sets up logging and threads for every command."""
+    from pipeline.cli.threads import wait_briefly
     from pipeline.logs import setup_logging
 
     if log_level.lower() not in ("debug", "info", "warning", "error", "critical"):
         raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error", param_hint="--log-level")
     setup_logging(log_level, json=log_json)
+    wait_briefly()
     os.environ |= {"WATCHWORD_LOG_LEVEL": log_level, "WATCHWORD_LOG_JSON": "1" if log_json else "0"}  # for the parts
 
 
