@@ -393,7 +393,7 @@ def models_install(
     name: ModelName,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.", show_default=False)] = None,
 ) -> None:
-    """Fetch a model from the Hugging Face hub into its cache; a download that broke off goes on where it was."""
+    """Fetch a model from the Hugging Face hub into its cache, as far as its files aren't here."""
     from pipeline.cli.models import run_install
 
     sys.exit(run_install(name, revision))

@@ -72,9 +72,10 @@ def look(model: str, revision: str | None = None) -> Local:
 
 
 def download(model: str, revision: str | None = None) -> Path:
-    """Fetches what is missing of a hub checkpoint into Hugging Face's cache, going on where an earlier try ended.
+    """Fetches what is missing of a hub checkpoint into Hugging Face's cache.
 
-    Shows huggingface_hub's own bars on stderr.
+    A transfer that breaks off goes on where it was. Files that are here are not fetched again; one that was unfinished
+    when its process ended begins anew (huggingface_hub 2 gives each process a temporary file of its own). Shows huggingface_hub's own bars on stderr.
 
     Returns:
         The folder with its files.
@@ -180,7 +181,7 @@ def _unreachable(model: str, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.strerror and not _of_network(error):
         return f"{model} can't be written to {constants.HF_HUB_CACHE}: {os.strerror(error.errno)}"
     away = f"the hub at {constants.ENDPOINT} can't be reached or broke off"
-    return f"{model}: {away}; what came is kept; {by_hand(model)}"
+    return f"{model}: {away}; whole files that came are kept; {by_hand(model)}"
 
 
 @contextmanager
