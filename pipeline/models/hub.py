@@ -75,7 +75,9 @@ def download(model: str, revision: str | None = None) -> Path:
     """Fetches what is missing of a hub checkpoint into Hugging Face's cache.
 
     A transfer that breaks off goes on where it was. Files that are here are not fetched again; one that was unfinished
-    when its process ended begins anew (huggingface_hub 2 gives each process a temporary file of its own). Shows huggingface_hub's own bars on stderr.
+    when its process ended begins anew (huggingface_hub 2 gives each process a temporary file of its own).
+
+    Shows huggingface_hub's own bars on stderr.
 
     Returns:
         The folder with its files.
