@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Response
@@ -13,10 +13,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from api.services import Provided
+from pipeline.camera_metrics import camera_families
 from pipeline.image_ladder import ImageLadder
-from pipeline.messages import CameraState, CameraStatus, CropKind
 from pipeline.queue.health import QueueUnavailable
-from pipeline.queue.hub import CameraHub, QueueStats
+from pipeline.queue.hub import CameraHub
+from pipeline.queue.stats import QueueStats
 from vlm_engine.engine import EngineState, VLMEngine
 from vlm_engine.metrics import SPECS, EngineMetrics, Histogram
 
@@ -104,42 +105,6 @@ async def hub_families(hub: CameraHub, now: float) -> list[Metric]:
         return [up]
     up.add_metric([], 1.0)
     return [up, *camera_families(statuses, now), *queue_families(stats, drops)]
-
-
-def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Metric]:
-    """Every camera's state and numbers as its ingest reported them. ``now`` in seconds since the epoch."""
-    state = GaugeMetricFamily(PREFIX + "camera_state", "1 for the state the camera is in.", labels=("camera", "state"))
-    report_age = GaugeMetricFamily(
-        PREFIX + "camera_report_age_seconds", "Since ingest last reported the camera.", labels=("camera",)
-    )
-    frame_age = GaugeMetricFamily(
-        PREFIX + "camera_frame_age_seconds", "Since the newest frame arrived.", labels=("camera",)
-    )
-    decoder = GaugeMetricFamily(
-        PREFIX + "camera_decoder", "1 for what decodes the stream: cpu or a device.", labels=("camera", "decoder")
-    )
-    crops = CounterMetricFamily(PREFIX + "camera_crops", "Crops published.", labels=("camera", "kind"))
-    numbers: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-        "fps": GaugeMetricFamily(PREFIX + "camera_fps", "Frames looked at per second.", labels=("camera",)),
-        "tracks": GaugeMetricFamily(PREFIX + "camera_people", "People in view.", labels=("camera",)),
-        "frames": CounterMetricFamily(PREFIX + "camera_frames", "Frames looked at.", labels=("camera",)),
-        "detections": CounterMetricFamily(PREFIX + "camera_detections", "People detected.", labels=("camera",)),
-        "reconnects": CounterMetricFamily(PREFIX + "camera_reconnects", "Connections made anew.", labels=("camera",)),
-    }
-    for status in statuses:
-        elapsed = max(0.0, now - status.updated)
-        for candidate in CameraState:
-            state.add_metric([status.camera, candidate.value], float(status.state is candidate))
-        report_age.add_metric([status.camera], elapsed)
-        if status.decoder:
-            decoder.add_metric([status.camera, status.decoder], 1.0)
-        if status.frame_age is not None:
-            frame_age.add_metric([status.camera], status.frame_age + elapsed)
-        for kind in CropKind:
-            crops.add_metric([status.camera, kind.value], float(status.crops_by_kind.get(kind.value, 0)))
-        for name, family in numbers.items():
-            family.add_metric([status.camera], float(getattr(status, name)))
-    yield from (state, report_age, frame_age, decoder, crops, *numbers.values())
 
 
 def ladder_families(ladder: ImageLadder) -> Iterator[Metric]:

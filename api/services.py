@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 
 if TYPE_CHECKING:
+    from pipeline.camera_registry import CameraRegistry
     from pipeline.config import WatchwordConfig
     from pipeline.describer_metrics import DescriberMetrics
+    from pipeline.embedder import Embedder
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -26,7 +28,9 @@ class Services:
         store: events and crops; None without cameras.
         hub: cameras, queue and event changes in Redis; None without cameras.
         model_name: the one name that requests may give as ``model``.
+        cameras: which cameras there are, and what changes them; None without cameras.
         describing: what the describer counts and times; None where there is none.
+        embedder: search by meaning; None where it isn't configured.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
     """
 
@@ -36,7 +40,9 @@ class Services:
     hub: CameraHub | None
     model_name: str
     ladder: ImageLadder | None = None
+    cameras: CameraRegistry | None = None
     describing: DescriberMetrics | None = None
+    embedder: Embedder | None = None
 
 
 def services_of(request: Request) -> Services:

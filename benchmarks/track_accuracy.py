@@ -26,7 +26,7 @@ from ingest.analysis import CameraAnalysis
 from ingest.arrival import Arrivals
 from ingest.counts import DropCounts
 from ingest.detection import Rows, check_boxes
-from ingest.detector import PersonDetector
+from ingest.detector import YoloNetwork
 from ingest.frame import Frame, Image
 from ingest.observation import ignore
 from ingest.preview import PreviewBoard
@@ -42,6 +42,7 @@ HAND_COUNTS = ROOT / "tests" / "ingest" / "hand_counts"
 SHARED = ROOT.parent / "shared" / "data"
 WEIGHTS = SHARED / "yolo" / "yolo26n_int8_openvino_model"
 START = 1_700_000_000.0
+PERSON = {0: "person"}
 RATES = (5.0, 10.0)
 HELD_OUT = (
     "one-by-one-person-detection.mp4",
@@ -170,7 +171,7 @@ def pictures(video: Path, fps: float, wanted_fps: float) -> Iterator[tuple[int, 
 class Detections:
     """The detector's answers, kept in a folder between runs if one is given (tuning looks at the same ones often)."""
 
-    def __init__(self, detector: PersonDetector, folder: Path | None = None) -> None:
+    def __init__(self, detector: YoloNetwork, folder: Path | None = None) -> None:
         self._detector = detector
         self._folder = folder
 
@@ -195,7 +196,7 @@ def follow(frames: list[tuple[int, float, Image]], found: list[Rows], config: Wa
     for (number, seconds, image), rows in zip(frames, found, strict=True):
         clock.seconds = seconds
         height, width = image.shape[:2]
-        people = check_boxes(rows, width, height, 0.0, "person").detections
+        people = check_boxes(rows, width, height, 0.0, PERSON).detections
         for track, detection in tracker.update(people, clock.now(), clock.monotonic(), image).seen:
             event = events.setdefault(track.name, SeenEvent(track.name, first_frame=number))
             event.sightings.append((number, detection.box))
@@ -211,7 +212,7 @@ def cut_out(frames: list[tuple[int, float, Image]], found: list[Rows], config: W
     analysis = CameraAnalysis(camera, config, TrackNames(START), album, previews, drops, clock, ignore)
     for (number, seconds, image), rows in zip(frames, found, strict=True):
         clock.seconds = seconds
-        analysis.frame(Frame(camera.id, number, image, clock.now(), clock.monotonic(), 1), rows, "person", 0.0)
+        analysis.frame(Frame(camera.id, number, image, clock.now(), clock.monotonic(), 1), rows, PERSON, 0.0)
     analysis.end_all(Reason.SHUTDOWN)
     return album
 
@@ -332,7 +333,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="Videos whose name holds this.")
     parser.add_argument("--out", type=Path, default=None, help=f"Default: {RESULT.name}, unless --only is given.")
     options = parser.parse_args()
-    detector = PersonDetector(WEIGHTS, DetectorConfig(device="cpu", threads=1))
+    detector = YoloNetwork(WEIGHTS, DetectorConfig(device="cpu", threads=1))
     detector.warm_up()
     rows, albums = measure(Detections(detector, options.cache), RATES, options.only)
     sums = [totals(rows, fps) for fps in RATES]

@@ -9,7 +9,7 @@ from typing import Protocol
 from ingest.best_shot import Shot, View
 from ingest.counts import DropCounts
 from ingest.crop import encode_jpeg
-from ingest.detection import Rows, check_boxes
+from ingest.detection import Labels, Rows, check_boxes
 from ingest.frame import Frame
 from ingest.observation import Observation, ObservationKind, Observer
 from ingest.portrait import Choice, Portrait
@@ -17,6 +17,7 @@ from ingest.preview import Mark, Preview, PreviewBoard
 from ingest.privacy import regions_of
 from ingest.track import Track, TrackChanges, TrackNames
 from ingest.tracker import PersonTracker
+from ingest.zones import CameraZones
 from pipeline.clock import Clock
 from pipeline.config import CameraConfig, WatchwordConfig
 from pipeline.messages import Box, CropKind, CropMessage, TrackMessage, TrackPhase, event_id_of
@@ -39,12 +40,14 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnalysisCounts:
-    """Since the camera's analysis began; ``detector_ms`` is a running mean, ``crops`` are those of each kind."""
+    """Since the camera's analysis began. ``detector_ms`` is a running mean, ``crops`` are those of each kind, ``found``
+    tells whether somebody was on the last frame of whom more has to be seen: no event yet, and not at rest."""
 
     detections: int = 0
     crops: Mapping[str, int] = field(default_factory=dict)
     in_view: int = 0
     detector_ms: float = 0.0
+    found: bool = False
 
 
 class CameraAnalysis:
@@ -73,14 +76,15 @@ class CameraAnalysis:
         self._confidence = camera.confidence or config.detector.confidence
         self._tracker = PersonTracker(camera.id, config.tracking, self._confidence, camera.fps, names)
         self._portraits: dict[str, Portrait] = {}
+        self._zones = CameraZones(camera.zones)
         self.counts = AnalysisCounts()
 
-    def frame(self, frame: Frame, rows: Rows, label: str, seconds: float, detail: Frame | None = None) -> None:
-        """Takes the people that the detector found on a frame, and how long it took.
+    def frame(self, frame: Frame, rows: Rows, labels: Labels, seconds: float, detail: Frame | None = None) -> None:
+        """Takes what the detector found on a frame, the classes that are looked for, and how long it took.
 
         ``detail`` is a larger picture of the same moment; people are then cut out of that one.
         """
-        checked = check_boxes(rows, frame.width, frame.height, 0.0, label)
+        checked = check_boxes(rows, frame.width, frame.height, 0.0, labels)
         self._drops.add(Reason.BOX_INVALID, checked.invalid)
         changes = self._tracker.update(checked.detections, frame.time, frame.monotonic, frame.image)
         hidden: tuple[Box, ...] = ()
@@ -90,15 +94,21 @@ class CameraAnalysis:
         self._apply(changes, frame, detail, hidden)
         people = sum(d.score >= self._confidence for d in checked.detections)
         mean = self.counts.detector_ms
-        self.counts = AnalysisCounts(
+        self.counts = replace(
+            self.counts,
             detections=self.counts.detections + people,
-            crops=self.counts.crops,
             in_view=self._tracker.in_view(frame.monotonic),
             detector_ms=seconds * 1000 if mean == 0 else mean + 0.1 * (seconds * 1000 - mean),
+            found=people > self._tracker.known(frame.monotonic),
         )
         if self._previews.wants(self._camera):
             marks = (Mark(d.box, f"{d.label} {_number(t.name)}  {d.score:.2f}") for t, d in changes.seen)
             self._previews.put(Preview(frame, tuple(marks), regions_of(self._blur, hidden), self._blur))
+
+    def unseen(self, frame: Frame) -> None:
+        """Takes a frame that the detector did not look at, for who watches; not where people must be unrecognisable."""
+        if self._blur == "none" and self._previews.wants(self._camera):
+            self._previews.put(Preview(frame, ()))
 
     def tick(self, now: float) -> None:
         """Monotonic time goes on, with frames or without."""
@@ -115,16 +125,21 @@ class CameraAnalysis:
         self._end(changes.ended)
         for track in changes.started:
             self._portraits[track.name] = Portrait(self._crops, self._tracking, frame.monotonic)
-            self._outbox.track(self._message(track, TrackPhase.START))
-            self._observe(ObservationKind.PERSON_SEEN, f"{track.label} {track.name} seen", track.name)
         for track, detection in changes.seen:
             others = tuple(other.box for other_track, other in changes.seen if other_track.name != track.name)
+            self._zones.see(track.name, detection.box, frame.width, frame.height, track.label)
             view = View(frame, detection, others, self._blur, hidden)
             self._see(track, view if detail is None else view.on(detail), frame.monotonic)
 
     def _see(self, track: Track, view: View, now: float) -> None:
         portrait = self._portraits[track.name]
         portrait.shots.offer(view)
+        if not portrait.announced:
+            if not self._zones.admits(track.name, track.label):
+                return
+            portrait.announced = True
+            self._outbox.track(self._message(track, TrackPhase.START))
+            self._observe(ObservationKind.PERSON_SEEN, f"{track.label} {track.name} seen", track.name)
         shot = self._new_picture(portrait.in_view(track, now))
         if shot is not None:
             portrait.was_sent(shot, self._send(track, portrait, shot, CropKind.EARLY), now)
@@ -135,6 +150,9 @@ class CameraAnalysis:
     def _end(self, ended: tuple[tuple[Track, Reason], ...]) -> None:
         for track, reason in ended:
             portrait = self._portraits.pop(track.name)
+            if not portrait.announced:
+                self._zones.forget(track.name)
+                continue
             final = self._new_picture(portrait.at_end())
             crop_id = portrait.crop_id
             if final is not None:
@@ -142,6 +160,7 @@ class CameraAnalysis:
                 crop_id = self._send(track, portrait, final, CropKind.FINAL)
             end = self._message(track, TrackPhase.END, reason, final_crop=final is not None, crop_id=crop_id)
             self._outbox.track(end)
+            self._zones.forget(track.name)
             self._observe(
                 ObservationKind.PERSON_LEFT,
                 f"{track.label} {track.name} left after {track.last_seen - track.first_seen:.1f} s",
@@ -178,6 +197,7 @@ class CameraAnalysis:
             height=int(height),
             frame_width=shot.frame_width,
             frame_height=shot.frame_height,
+            zones=self._zones.at(shot.box, shot.frame_width, shot.frame_height, track.label),
             extra_keys=tuple(
                 keys.extra_picture(crop_id, "first" if extra is portrait.shots.first else "last") for extra in extras
             ),
@@ -214,6 +234,7 @@ class CameraAnalysis:
             reason=reason,
             final_crop=final_crop,
             crop_id=crop_id,
+            zones=self._zones.visited(track.name),
         )
 
     def _observe(self, kind: ObservationKind, text: str, track: str) -> None:

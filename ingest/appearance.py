@@ -29,7 +29,8 @@ def look_of(image: Image, box: Box) -> Look | None:
         return None
     small = cv2.resize(part, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
     lab = cv2.cvtColor(small, cv2.COLOR_BGR2LAB)
-    # Of a and b only the middle is in use: 64 to 192 of 0 to 255.
+    # Nearly all clothes have a and b in the middle, 64 to 192 of 0 to 255; the bins are there.
+    lab[:, :, 1:] = np.clip(lab[:, :, 1:], 64, 191)
     histogram = cv2.calcHist([lab], [0, 1, 2], None, list(_BINS), [0, 256, 64, 192, 64, 192])
     smooth = np.asarray(histogram, dtype=np.float32)
     for axis in range(3):

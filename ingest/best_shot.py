@@ -17,9 +17,9 @@ from ingest.privacy import regions_of
 from pipeline.config import Blur, CropConfig
 from pipeline.messages import Box
 
-EDGE_TOLERANCE = 0.01
-"""A box so near to the frame's edge (share of the side, at least two pixels) counts as cut off: detectors stop a pixel
-or two short of it."""
+EDGE_TOLERANCE = 0.015
+"""A box so near to the frame's edge (share of the side, at least two pixels) counts as cut off: boxes of people without
+feet stop 3 to 4 pixels short of it in pictures 270 high, 6 in pictures 432 high (measured)."""
 _SHARP_SIDE = 160
 _HALF_SHARP = 150.0
 """Variance of the Laplacian at which the sharpness is one half; sharp people have 500 to 2000 at this scale."""

@@ -51,7 +51,8 @@ class MessageBuffer:
         self._waiting: deque[Waiting] = deque()
         self._crops = 0
         self._bytes = 0
-        self._finals_lost: set[str] = set()
+        self._tried: set[str] = set()  # picture keys of waiting crops
+        self._finals_lost: dict[str, None] = {}  # a set in the order of arrival
 
     def put_track(self, message: TrackMessage) -> None:
         with self._lock:
@@ -82,15 +83,18 @@ class MessageBuffer:
                         continue
                     self._crops -= 1
                     self._bytes -= item.size
+                    self._tried.discard(item.message.picture_key)
                 self._waiting.popleft()
                 return self._truthful(item)
             return None
 
     def give_back(self, item: Waiting) -> None:
-        """What could not be written is the oldest again."""
+        """What could not be written is the oldest again. A crop may have been, if only the reply got lost: dropping it
+        from now on is in doubt."""
         with self._lock:
             self._waiting.appendleft(item)
             if isinstance(item, WaitingCrop):
+                self._tried.add(item.message.picture_key)
                 self._crops += 1
                 self._bytes += item.size
                 self._enforce_bound()
@@ -102,7 +106,7 @@ class MessageBuffer:
 
     def _truthful(self, item: Waiting) -> Waiting:
         if isinstance(item, TrackMessage) and item.phase is TrackPhase.END and item.track in self._finals_lost:
-            self._finals_lost.discard(item.track)
+            self._finals_lost.pop(item.track)
             return replace(item, final_crop=False)
         return item
 
@@ -116,12 +120,20 @@ class MessageBuffer:
         self._crops -= 1
         self._bytes -= crop.size
         if crop.message.kind is CropKind.FINAL:
-            self._finals_lost.add(crop.message.track)
-        self._drops.of(crop.message.camera).add(reason)
+            self._finals_lost[crop.message.track] = None
+            if len(self._finals_lost) > MAX_TRACKS:
+                # Their ends were dropped before them.
+                self._finals_lost.pop(next(iter(self._finals_lost)))
+        counts, key = self._drops.of(crop.message.camera), crop.message.picture_key
+        if key in self._tried:
+            self._tried.remove(key)
+            counts.add_in_doubt(reason, key)
+        else:
+            counts.add(reason)
 
     def _drop_track(self) -> None:
         tracks = [item for item in self._waiting if isinstance(item, TrackMessage)]
         victim = next((item for item in tracks if item.phase is TrackPhase.UPDATE), tracks[0])
         self._waiting.remove(victim)
-        self._finals_lost.discard(victim.track)
+        self._finals_lost.pop(victim.track, None)
         self._drops.of(victim.camera).add(Reason.BUFFER_FULL)

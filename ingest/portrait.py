@@ -24,7 +24,8 @@ NOTHING = Choice()
 
 
 class Portrait:
-    """What has been kept and sent of one track: three shots and the one sent last, however long the track is.
+    """What has been kept and sent of one track: three shots and the one sent last, however long the track is. Nothing
+    is sent before it is ``announced``.
 
     An early picture is sent after ``early_after_s``. While the person stays in view, a clearly better one follows at
     most ``refreshes`` times, and none while they stand still. Each ``checkpoint_s`` the best is looked for anew: what
@@ -37,6 +38,7 @@ class Portrait:
         self._crops = crops
         self._tracking = tracking
         self.shots = BestShot(crops)
+        self.announced = False
         self.crop_id: str | None = None
         self.updated = now
         self.sent_in_view = 0

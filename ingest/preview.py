@@ -69,6 +69,11 @@ class PreviewBoard:
             self._last.pop(camera, None)
             self._waiting.pop(camera, None)
 
+    def watched(self, camera: str) -> bool:
+        """Whether somebody looks at this camera."""
+        with self._lock:
+            return self._until.get(camera, 0.0) > self._clock.monotonic()
+
     def wants(self, camera: str) -> bool:
         """Whether a preview of this camera is worth making now."""
         now = self._clock.monotonic()

@@ -69,7 +69,7 @@ class _Phase(Enum):
     """Its event is over because it did not move for too long; followed silently until it moves."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Followed:
     """A track and what only the tracker needs to know of it; times are monotonic.
 
@@ -171,14 +171,14 @@ class PersonTracker:
         here = {inner_id for inner_id, _ in pairs}
         for inner_id, detection in pairs:
             look = look_of(image, detection.box) if image is not None else None
-            followed = self._owner(inner_id, detection, look, now, here)
+            owner = self._owner(inner_id, detection, look, now, here)
             crowded = any(d is not detection and iou(d.box, detection.box) > CROWDED_IOU for d in detections)
             learned = None if crowded else look
-            if followed is None:
-                followed = self._first_sight(inner_id, detection, learned, association.frames, time, now)
+            followed = owner or self._first_sight(inner_id, detection, learned, association.frames, time, now)
+            if owner is None:
                 self._followed.append(followed)
             else:
-                followed.see(inner_id, detection, learned, time, now)
+                owner.see(inner_id, detection, learned, time, now)
             over = self._over(followed, now)
             if over is Reason.TRACK_MAX_DURATION:
                 ended.append((followed.track, over))
@@ -215,6 +215,10 @@ class PersonTracker:
     def in_view(self, now: float) -> int:
         """Confirmed tracks that are not lost."""
         return sum(f.phase is _Phase.CONFIRMED and now - f.seen_at <= self._config.lost_s for f in self._followed)
+
+    def known(self, now: float) -> int:
+        """How many on the frame at ``now`` (the last one) are events already, or rest."""
+        return sum(f.phase is not _Phase.NEW and f.seen_at == now for f in self._followed)
 
     def unseen(self, now: float) -> tuple[Box, ...]:
         """Where people may be whom the frame at ``now`` (the last one) did not show to the detector."""

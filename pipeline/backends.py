@@ -59,12 +59,16 @@ class BackendError(Exception):
         reason: one of the three.
         message: what happened.
         retry_after: seconds that the engine asks for.
+        too_many_pictures: the crop can be described at once with its best picture alone.
     """
 
-    def __init__(self, reason: Reason, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: Reason, message: str, retry_after: float | None = None, *, too_many_pictures: bool = False
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.retry_after = retry_after
+        self.too_many_pictures = too_many_pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,9 @@ class DescriptionBackend(Protocol):
 class InProcessBackend:
     """The engine of this process, behind the people who chat with it.
 
+    Where it can't write under a grammar (its library is missing, or doesn't know the model's tokenizer), one warning
+    says so and models are trusted to do as they are told.
+
     Args:
         engine: in any state; crops wait while it loads.
         processor_options: for the model's processor, such as ``do_image_splitting``.
@@ -117,6 +124,7 @@ class InProcessBackend:
     def __init__(self, engine: VLMEngine, processor_options: Mapping[str, Any] | None = None) -> None:
         self._engine = engine
         self._processor_options = dict(processor_options or {})
+        self._takes_schemas = True
 
     @property
     def model(self) -> str:
@@ -130,7 +138,7 @@ class InProcessBackend:
         # Imported here: with another backend this process never loads torch.
         from vlm_engine import FinishReason
 
-        with self._as_backend_errors():
+        with self._as_backend_errors(len(request.pictures)):
             stream, image_tokens = await self._submit(request)
         async with stream:
             async for output in stream:
@@ -146,7 +154,7 @@ class InProcessBackend:
 
     async def _submit(self, request: DescriptionRequest) -> tuple[OutputStream, int]:
         """The request's stream, and how many tokens its pictures take."""
-        from vlm_engine import PriorityClass, SamplingParams, StructuredOutput
+        from vlm_engine import InvalidRequestError, PriorityClass, SamplingParams, StructuredOutput
 
         parts: list[Any] = [{"type": "image", "image": jpeg} for jpeg in request.pictures]
         messages: list[Message] = [{"role": "system", "content": request.system}] if request.system else []
@@ -159,19 +167,30 @@ class InProcessBackend:
             max_image_tokens=None if bound is None else max(bound, self._engine.least_image_tokens),
         )
         structured = None
-        if request.schema is not None:
+        if request.schema is not None and self._takes_schemas:
             structured = StructuredOutput("json_schema", json.dumps(request.schema))
-        stream = await self._engine.submit(
-            prompt,
-            SamplingParams(temperature=0.0, max_tokens=request.max_tokens, structured=structured),
-            request_id=f"crop-{uuid.uuid4().hex}",
-            priority_class=PriorityClass.BACKGROUND,
-        )
+
+        async def submit() -> OutputStream:
+            return await self._engine.submit(
+                prompt,
+                SamplingParams(temperature=0.0, max_tokens=request.max_tokens, structured=structured),
+                request_id=f"crop-{uuid.uuid4().hex}",
+                priority_class=PriorityClass.BACKGROUND,
+            )
+
+        try:
+            stream = await submit()
+        except InvalidRequestError as error:
+            if structured is None or error.code != "unsupported_parameter":
+                raise
+            log.warning("%s: answers are read as they come, and some may have no attributes", error)
+            self._takes_schemas, structured = False, None
+            stream = await submit()
         return stream, sum(image.num_tokens for image in prompt.images)
 
     @contextmanager
-    def _as_backend_errors(self) -> Iterator[None]:
-        from vlm_engine import EngineDeadError, EngineError, OverloadedError
+    def _as_backend_errors(self, pictures: int) -> Iterator[None]:
+        from vlm_engine import EngineDeadError, EngineError, InvalidRequestError, OverloadedError
 
         try:
             yield
@@ -179,6 +198,9 @@ class InProcessBackend:
             raise BackendError(Reason.ENGINE_BUSY, str(error), error.retry_after) from error
         except EngineDeadError as error:
             raise BackendError(Reason.ENGINE_DOWN, str(error)) from error
+        except InvalidRequestError as error:
+            # Most likely the context is too short for several; if not, the best picture alone will say so.
+            raise BackendError(Reason.ENGINE_ERROR, str(error), too_many_pictures=pictures > 1) from error
         except EngineError as error:
             raise BackendError(self._blame(), str(error)) from error
 
@@ -262,7 +284,7 @@ class OpenAIBackend:
             if len(pictures) < len(request.pictures):
                 await stream.close()
                 # What is asked, and kept as having been asked, speaks of several pictures.
-                raise BackendError(Reason.ENGINE_BUSY, "asking again with the best picture alone", retry_after=0.0)
+                raise BackendError(Reason.ENGINE_ERROR, "the server takes one picture", too_many_pictures=True)
             return stream
         raise refusal or RuntimeError("a request has no way to be asked")
 

@@ -24,8 +24,9 @@ from pipeline.queue.crops import CropReader, HeldCrop
 from pipeline.queue.health import QueueHealth, QueueUnavailable, checkpoint
 from pipeline.queue.hub import CameraHub
 from pipeline.reasons import Reason
-from pipeline.store import DescriptionMeta, EventRecord, EventStore, UnknownCrop
+from pipeline.store import DescriptionMeta, EventRecord, EventStore, UnknownCrop, View
 from pipeline.store.patience import StoreLink
+from pipeline.store.records import views_before
 
 log = logging.getLogger(__name__)
 
@@ -100,13 +101,14 @@ class _Writing:
 class _Views:
     """The pictures of a crop: its own one, the best, and the person's first and last views if there are any."""
 
-    best: bytes
-    others: tuple[bytes, ...] = ()
+    best: View
+    others: tuple[View, ...] = ()
 
     def shown(self, most: int) -> tuple[tuple[bytes, ...], int]:
-        """At most so many of them, oldest first, and which one is the best: it lies between the first and the last."""
+        """At most so many of them, oldest first, and which one is the best."""
         others = self.others[: max(0, most - 1)]
-        return (*others[:1], self.best, *others[1:]), min(1, len(others))
+        place = views_before([view.frame_id for view in others], self.best.frame_id or 0)
+        return tuple(view.jpeg for view in (*others[:place], self.best, *others[place:])), place
 
 
 class Describer:
@@ -158,13 +160,20 @@ class Describer:
         )
 
     async def run(self) -> None:
-        """Until cancelled. Neither Redis, the engine, the database nor a bad crop ends it."""
+        """Until cancelled, or :meth:`stop` and no crop is in work. Neither Redis, the engine, the database nor a bad
+        crop ends it."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._reader.keep_claims(), name="crop-claims")
+            beside = [tasks.create_task(self._reader.keep_claims(), name="crop-claims")]
             if self._ladder is not None:
-                tasks.create_task(self._watch_age(self._ladder), name="image-ladder")
-            for n in range(self._config.concurrency):
-                tasks.create_task(self._work(), name=f"describer-{n}")
+                beside.append(tasks.create_task(self._watch_age(self._ladder), name="image-ladder"))
+            works = [tasks.create_task(self._work(), name=f"describer-{n}") for n in range(self._config.concurrency)]
+            await asyncio.wait(works)
+            for task in beside:
+                task.cancel()
+
+    def stop(self) -> None:
+        """No more crops are taken; :meth:`run` ends when those in work are done."""
+        self._reader.stop()
 
     async def _watch_age(self, ladder: ImageLadder) -> None:
         """While Redis is away nobody knows the age, and the ladder stays where it is."""
@@ -175,8 +184,7 @@ class Describer:
             await asyncio.sleep(LADDER_LOOK_S)
 
     async def _work(self) -> None:
-        while True:
-            held = await self._reader.take()
+        while (held := await self._reader.take()) is not None:
             try:
                 await self._handle(held)
             except Exception:
@@ -187,45 +195,51 @@ class Describer:
     async def _handle(self, held: HeldCrop) -> None:
         """One crop to its end, or to the point where it's put back for another attempt."""
         message = held.message
-        others = await self._other_pictures(held)
+        others = await self._other_views(held)
         record = await self._storing.until_done(lambda: self._store.add_crop(message, held.jpeg, others))
+        begun = await self._storing.until_done(lambda: self._store.begin_description(message.crop_id))
+        if begun is None:
+            # Described before its entry could be acknowledged, so it's no drop, however late it is by now.
+            await self._reader.settle(held)
+            await self._tell_outcome(record)
+            return
         if held.refusal == Reason.POISON:
             await self._bury(held, Reason.POISON)
             return
         if held.refusal != Reason.NONE or held.jpeg is None:
             await self._expire(held, held.refusal)
             return
-        begun = await self._storing.until_done(lambda: self._store.begin_description(message.crop_id))
-        if begun is None:
-            # Described before its entry could be acknowledged.
-            await self._reader.settle(held)
-            await self._tell_outcome(record)
-            return
         await self._tell(ChangeKind.UPDATED, begun)
         if not others and self._config.pictures_per_prompt > 1:
             # One that is described once more: its pictures were kept (R51).
-            others = await self._storing.until_done(lambda: self._store.other_pictures(message.crop_id))
-        await self._describe_in_time(held, _Views(held.jpeg, tuple(others)), begun)
+            others = await self._storing.until_done(lambda: self._store.other_views(message.crop_id))
+        await self._describe_in_time(held, _Views(View(held.jpeg, message.frame_id), tuple(others)), begun)
 
-    async def _other_pictures(self, held: HeldCrop) -> Sequence[bytes]:
+    async def _other_views(self, held: HeldCrop) -> Sequence[View]:
         """The person's first and last views; those that are gone are done without."""
         wanted = held.message.extra_keys[: self._config.pictures_per_prompt - 1]
+        frames = [*held.message.extra_frames, *([None] * len(wanted))]
         if held.refusal != Reason.NONE or held.jpeg is None or not wanted:
             return ()
         try:
             pictures = await self._hub.pictures_at(wanted)
         except QueueUnavailable:
             return ()
-        return [picture for picture in pictures if picture is not None and picture != held.jpeg]
+        views = zip(pictures, frames, strict=False)
+        return [View(jpeg, frame) for jpeg, frame in views if jpeg is not None and jpeg != held.jpeg]
 
     async def _describe_in_time(self, held: HeldCrop, views: _Views, event: EventRecord) -> None:
         """Tries until the crop's deadline while the engine is down or busy (R44, R45); a failure is recorded."""
-        attempts = 0
+        attempts, most = 0, self._config.pictures_per_prompt
         while True:
             try:
                 self._counts.running += 1
-                text, meta = await self._describe(held.message, views, event)
+                text, meta = await self._describe(held.message, views, event, most)
             except BackendError as error:
+                if error.too_many_pictures and most > 1:
+                    log.info("crop %s goes with its best picture alone: %s", held.message.crop_id, error)
+                    most = 1
+                    continue
                 if error.reason == Reason.ENGINE_ERROR:
                     log.warning("crop %s of camera %s failed: %s", held.message.crop_id, event.camera, error)
                     await self._record_failure(held, error.reason)
@@ -249,12 +263,14 @@ class Describer:
             finally:
                 self._counts.running -= 1
 
-    async def _describe(self, message: CropMessage, views: _Views, event: EventRecord) -> tuple[str, DescriptionMeta]:
-        """Raises BackendError, TimeoutError."""
+    async def _describe(
+        self, message: CropMessage, views: _Views, event: EventRecord, most: int
+    ) -> tuple[str, DescriptionMeta]:
+        """The words of a crop that is shown with at most so many pictures. Raises BackendError, TimeoutError."""
         config = self._config
         bound = self._ladder.tokens if self._ladder is not None else None
         several = bound is None and self._backend.takes_several_pictures
-        pictures, best = views.shown(config.pictures_per_prompt if several else 1)
+        pictures, best = views.shown(most if several else 1)
         if len(pictures) > 1:
             bound = max(1, config.image_tokens_per_prompt // len(pictures))
         prompt = self._prompts.prompt(message, event, len(pictures))

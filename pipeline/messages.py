@@ -53,13 +53,9 @@ class TrackPhase(StrEnum):
 
 
 class CommandKind(StrEnum):
-    """What serve asks of ingest."""
+    """What serve asks of ingest. CAMERAS: look at ``ww:camera-changes``, which has changed."""
 
-    ADD = "add"
-    CHANGE = "change"
-    REMOVE = "remove"
-    ENABLE = "enable"
-    DISABLE = "disable"
+    CAMERAS = "cameras"
     WATCH = "watch"
     UNWATCH = "unwatch"
 
@@ -231,6 +227,9 @@ class CameraStatus(_Message):
         drops: reason -> count of dropped frames, boxes and crops.
         crops_by_kind: ``crops`` by the value of their :class:`CropKind`.
         decoder: ``cpu`` or the device that decodes the stream; empty before the first connection.
+        next_change: when its schedule switches the camera on or off next, None without a schedule.
+        fps_in: pictures a second that come from the stream; ``fps``: those that are handed on; ``fps_processed``: those
+            that the detector has looked at.
     """
 
     camera: str
@@ -253,17 +252,19 @@ class CameraStatus(_Message):
     detector_ms: float = 0.0
     drops: Mapping[str, int] = field(default_factory=dict)
     decoder: str = ""
+    next_change: float | None = None
+    fps_in: float = 0.0
+    fps_processed: float = 0.0
     crops_by_kind: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandMessage(_Message):
-    """What serve asks of ingest (``ww:commands``). ``settings`` is a camera's configuration for ADD and CHANGE."""
+    """What serve asks of ingest (``ww:commands``). ``camera`` is empty for CAMERAS, which concerns all of them."""
 
     kind: CommandKind
     camera: str
     time: float
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

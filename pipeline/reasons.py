@@ -23,12 +23,17 @@ class Reason(StrEnum):
     TLS = "tls_failed"
     CODEC = "codec_unsupported"
     DECODER = "decoder_unavailable"
+    NETWORK = "detector_unavailable"
     FROZEN = "picture_frozen"
     BAD_SOURCE = "bad_source"
+    SECRET = "password_unreadable"
+    SWITCHED_OFF = "switched_off"
+    SCHEDULE = "outside_schedule"
     SHUTDOWN = "shutdown"
     # Frames, boxes
     FRAME_STALE = "frame_stale"
     FRAME_TAINTED = "frame_tainted"
+    FRAME_STILL = "frame_still"
     BOX_INVALID = "box_invalid"
     DETECTOR = "detector_error"
     # Tracks
@@ -71,12 +76,17 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.BUSY: "The camera serves as many clients as it can.",
     Reason.TLS: "The camera's certificate is not trusted (see tls_ca_file, tls_verify), or it does not speak TLS.",
     Reason.DECODER: "The chosen decoder can't be used here; decode can be auto or cpu.",
+    Reason.NETWORK: "The camera's weights, quantize or classes can't be used; ingest's log says why.",
     Reason.FROZEN: "The camera sends the same picture again and again.",
     Reason.CODEC: "The stream's video codec can't be decoded here.",
     Reason.BAD_SOURCE: "The camera's URL can't be used.",
+    Reason.SECRET: "The camera's password_file can't be read.",
+    Reason.SWITCHED_OFF: "Switched off.",
+    Reason.SCHEDULE: "Outside the hours in which it is watched.",
     Reason.SHUTDOWN: "Shutting down.",
     Reason.FRAME_STALE: "The picture was too old to use.",
     Reason.FRAME_TAINTED: "The decoder reported damage; waiting for the next keyframe.",
+    Reason.FRAME_STILL: "Nothing moved; the detector did not have to look.",
     Reason.BOX_INVALID: "The detector gave a box without area or outside numbers.",
     Reason.DETECTOR: "The detector failed on this picture.",
     Reason.TRACK_LOST: "The person is no longer seen.",

@@ -8,10 +8,16 @@ from pipeline.config.base import Section
 from pipeline.config.camera import Blur, CameraConfig, PrivacyConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
+from pipeline.config.ingest import IngestConfig
+from pipeline.config.motion import MotionConfig
 from pipeline.config.pictures import PicturesConfig
 from pipeline.config.redis import RedisConfig
 from pipeline.config.retention import RetentionConfig
+from pipeline.config.schedule import ScheduleConfig, ScheduleWindow
+from pipeline.config.search import SearchConfig
 from pipeline.config.server import ApiKeyConfig, ServerConfig
+from pipeline.config.shapes import Polygon
+from pipeline.config.zones import ZoneConfig
 
 __all__ = [
     "ApiKeyConfig",
@@ -21,14 +27,21 @@ __all__ = [
     "DescriberConfig",
     "DetectorConfig",
     "EngineSection",
+    "IngestConfig",
+    "MotionConfig",
     "PicturesConfig",
+    "Polygon",
     "PrivacyConfig",
     "RedisConfig",
     "RetentionConfig",
+    "ScheduleConfig",
+    "ScheduleWindow",
+    "SearchConfig",
     "ServerConfig",
     "StoreConfig",
     "TrackingConfig",
     "WatchwordConfig",
+    "ZoneConfig",
 ]
 
 
@@ -36,6 +49,7 @@ class WatchwordConfig(Section):
     """The root of the YAML file."""
 
     cameras: tuple[CameraConfig, ...] = Field((), title="Cameras", description="Cameras to watch.")
+    ingest: IngestConfig = Field(IngestConfig(), title="Ingest", description="The camera side as a process.")
     detector: DetectorConfig = Field(DetectorConfig(), title="Detector", description="Finding people.")
     tracking: TrackingConfig = Field(TrackingConfig(), title="Tracking", description="Following people.")
     crops: CropConfig = Field(CropConfig(), title="Crops", description="Choosing pictures.")
@@ -44,6 +58,7 @@ class WatchwordConfig(Section):
     describer: DescriberConfig = Field(DescriberConfig(), title="Describer", description="From crops to words.")
     store: StoreConfig = Field(StoreConfig(), title="Store", description="Events and crops.")
     retention: RetentionConfig = Field(RetentionConfig(), title="Retention", description="How long events are kept.")
+    search: SearchConfig = Field(SearchConfig(), title="Search", description="Finding events by meaning.")
     server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
     pictures: PicturesConfig = Field(PicturesConfig(), title="Pictures", description="Pictures in requests.")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from pipeline.config.base import Section
+
+ClassName = Annotated[str, StringConstraints(min_length=1, max_length=64, strip_whitespace=True, to_lower=True)]
+ClassNames = Annotated[tuple[ClassName, ...], Field(min_length=1)]
+Quantize = Literal[8, 16, 32]
 
 
 class DetectorConfig(Section):
@@ -18,7 +22,21 @@ class DetectorConfig(Section):
         description="A file, an OpenVINO/ONNX/TensorRT export, or the name of an official checkpoint to download.",
     )
     device: str = Field("auto", title="Device", description='"auto", "cpu", "cuda:0" or what ultralytics takes.')
-    imgsz: int = Field(640, title="Image size", description="Longer side of the detector's input.", ge=160, le=1920)
+    classes: ClassNames = Field(
+        ("person",), title="Classes", description="What is looked for: names that the weights know, such as COCO's."
+    )
+    imgsz: int = Field(
+        640,
+        title="Image size",
+        description="Longer side of the detector's input; exports may have one of their own.",
+        ge=160,
+        le=1920,
+    )
+    quantize: Quantize | None = Field(
+        None,
+        title="Precision",
+        description="16: half precision on a GPU. 8: asks that the weights are an int8 export. 32, unset: as they are.",
+    )
     confidence: float = Field(0.35, title="Confidence", description="Least score of a detection.", gt=0, lt=1)
     max_batch: int = Field(8, title="Largest batch", description="Frames of all cameras in one forward.", ge=1, le=64)
     threads: int = Field(

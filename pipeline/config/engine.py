@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.output_schema import OutputSchema
 from pipeline.config.prompt_template import PromptTemplate
 
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 DEFAULT_SYSTEM_PROMPT = (
     "You describe people in pictures of a security camera. Say only what can be seen: clothing and its colours, "
     "what the person carries, posture and activity. Do not guess who somebody is, or their sex, age or origin. "
@@ -221,6 +223,18 @@ class DescriberConfig(Section):
         return self
 
 
+def _check_bucket(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    bucket = rest.partition("/")[0]
+    if scheme != "s3":
+        raise ValueError("only s3:// is supported, such as s3://bucket/crops")
+    if "@" in bucket:
+        raise ValueError("no keys in the URL: they belong into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    if not _BUCKET.fullmatch(bucket):
+        raise ValueError(f"{bucket!r} is no name of a bucket")
+    return url
+
+
 class StoreConfig(Section):
     """Where events and crops are kept."""
 
@@ -228,3 +242,9 @@ class StoreConfig(Section):
         None, title="Database URL", description="SQLAlchemy URL; default: SQLite in the data folder."
     )
     data_dir: Path = Field(Path("data"), title="Data folder", description="Crops and the default database.")
+    crops_url: Annotated[str, AfterValidator(_check_bucket)] | None = Field(
+        None,
+        title="Pictures' URL",
+        description="s3://bucket/prefix: pictures go there instead of the data folder; keys and endpoint come from "
+        "AWS's own variables. Needs watchword[s3].",
+    )

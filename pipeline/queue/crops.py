@@ -25,7 +25,7 @@ class CropWriter:
         self._publish = client.register_script(script("publish"))
 
     def publish(self, message: CropMessage, jpeg: bytes, extras: Sequence[bytes] = ()) -> None:
-        """Queues the crop, in place of a waiting one of the same track or of the oldest one over the bound.
+        """Queues the crop, in place of a waiting one of the same track or of the oldest ones over the bounds.
 
         ``extras`` are the pictures of ``message.extra_keys``.
 
@@ -46,16 +46,26 @@ def publish_arguments(
     camera = message.camera
     fields = [item for pair in message.to_fields().items() for item in pair]
     return (
-        [message.picture_key, keys.crops(camera), keys.newest(camera), keys.CAMERAS, keys.DROPS, *message.extra_keys],
+        [
+            message.picture_key,
+            keys.crops(camera),
+            keys.newest(camera),
+            keys.CAMERAS,
+            keys.DROPS,
+            keys.outcome(message.picture_key),
+            keys.crop_bytes(camera),
+            *message.extra_keys,
+        ],
         [
             keys.GROUP,
             jpeg,
             config.picture_ttl_s,
             config.crops_per_camera,
+            int(config.crop_mib_per_camera * 2**20),
             camera,
             message.track,
-            keys.drop_field(camera, Reason.SUPERSEDED),
-            keys.drop_field(camera, Reason.QUEUE_FULL),
+            Reason.SUPERSEDED.value,
+            Reason.QUEUE_FULL.value,
             *extras,
             *fields,
         ],

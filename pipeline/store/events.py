@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.orm import Session
 
 from pipeline.clock import Clock, SystemClock
@@ -26,7 +26,8 @@ from pipeline.messages import (
 )
 from pipeline.reasons import Reason
 from pipeline.store.again import Answer, Asking, mark_asked, refusal
-from pipeline.store.crop_files import CropFiles, Picture
+from pipeline.store.cameras import CameraChanges
+from pipeline.store.crop_files import CropFiles, Picture, Pictures
 from pipeline.store.database import Database
 from pipeline.store.outcome import CropOutcome, judge
 from pipeline.store.pruning import Pruner
@@ -37,14 +38,17 @@ from pipeline.store.records import (
     EventPage,
     EventRecord,
     UnknownCrop,
+    View,
     cursor_of,
     read_cursor,
     read_search_cursor,
     search_cursor_of,
+    views_before,
 )
 from pipeline.store.rows import crop_row_of, description_record_of, description_row_of, facts_of, record_of
-from pipeline.store.schema import CropPictureRow, CropRow, DescriptionRow, EventRow, PromptRow
+from pipeline.store.schema import CropPictureRow, CropRow, DescriptionRow, EventRow, EventVectorRow, PromptRow
 from pipeline.store.search import events_of, find_numbers, index_event, index_missing, needs_index
+from pipeline.store.vectors import Vectors
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +59,15 @@ _UNFINISHED = (CropOutcome.QUEUED.value, CropOutcome.RUNNING.value)
 
 
 class EventStore:
-    """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` for pictures."""
+    """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` or an S3 bucket for pictures."""
 
     def __init__(self, config: StoreConfig, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._database = Database(config)
-        self._files = CropFiles(config.data_dir / "crops")
+        self._files = _pictures(config)
         self.pruner = Pruner(self._database, self._files)
+        self.vectors = Vectors(self._database)
+        self.cameras = CameraChanges(self._database, self._clock)
         if (count := index_missing(self._database)) > 0:
             log.info("%d events were added to the search index", count)
 
@@ -73,7 +79,7 @@ class EventStore:
         """Notes a start, an update or an end of a track."""
         return self._database.write(lambda session: self._apply_track(session, message))
 
-    def add_crop(self, message: CropMessage, jpeg: bytes | None, others: Sequence[bytes] = ()) -> EventRecord:
+    def add_crop(self, message: CropMessage, jpeg: bytes | None, others: Sequence[View] = ()) -> EventRecord:
         """Notes a crop; its event too, when the crop is the first news of it.
 
         Args:
@@ -83,27 +89,28 @@ class EventStore:
         """
         # Files come first: a row never names a file that isn't there.
         picture = self._files.add(jpeg) if jpeg is not None else None
-        further = [self._files.add(other) for other in others]
+        further = [(self._files.add(other.jpeg), other.frame_id) for other in others]
         return self._database.write(lambda session: self._add_crop(session, message, picture, further))
 
-    def other_pictures(self, crop_id: str) -> list[bytes]:
+    def other_views(self, crop_id: str) -> list[View]:
         """The further pictures that were added with a crop and are still kept, oldest first."""
-        query = select(CropPictureRow.sha256).where(CropPictureRow.crop_id == crop_id).order_by(CropPictureRow.place)
-        names = self._database.read(lambda session: list(session.scalars(query)))
-        pictures = (self._files.read(name) for name in names)
-        return [picture for picture in pictures if picture is not None]
+        query = select(CropPictureRow.sha256, CropPictureRow.frame_id).where(CropPictureRow.crop_id == crop_id)
+        rows = self._database.read(lambda session: session.execute(query.order_by(CropPictureRow.place)).all())
+        found = ((self._files.read(sha256), frame_id) for sha256, frame_id in rows)
+        return [View(jpeg, frame_id) for jpeg, frame_id in found if jpeg is not None]
 
     def pictures(self, event_id: str) -> list[str]:
-        """SHA-256 of every picture of an event, in the order of their crops."""
+        """SHA-256 of every picture of an event, crop by crop, the pictures of each in the order of their frames."""
 
         def work(session: Session) -> list[str]:
-            crops = select(CropRow.crop_id, CropRow.sha256).where(CropRow.event_id == event_id).order_by(CropRow.time)
             names: list[str] = []
-            for crop_id, sha256 in session.execute(crops):
-                rows = select(CropPictureRow.sha256).where(CropPictureRow.crop_id == crop_id)
-                others = list(session.scalars(rows.order_by(CropPictureRow.place)))
-                # The best view lies between the first and the last one.
-                names += [*others[:1], *([sha256] if sha256 else []), *others[1:]]
+            for crop in session.scalars(select(CropRow).where(CropRow.event_id == event_id).order_by(CropRow.time)):
+                rows = select(CropPictureRow).where(CropPictureRow.crop_id == crop.crop_id)
+                views = [(row.sha256, row.frame_id) for row in session.scalars(rows.order_by(CropPictureRow.place))]
+                before = views_before([frame_id for _, frame_id in views], crop.frame_id)
+                own = [crop.sha256] if crop.sha256 else []
+                others = [sha256 for sha256, _ in views]
+                names += [*others[:before], *own, *others[before:]]
             return list(dict.fromkeys(names))
 
         return self._database.read(work)
@@ -290,6 +297,15 @@ class EventStore:
 
         return self._database.read(work)
 
+    def get_all(self, event_ids: Sequence[str]) -> list[EventRecord]:
+        """These events, in this order; without those that are gone."""
+
+        def work(session: Session) -> list[EventRecord]:
+            rows = {row.id: row for row in session.scalars(select(EventRow).where(EventRow.id.in_(event_ids)))}
+            return list(_records(session, [rows[i] for i in event_ids if i in rows]))
+
+        return self._database.read(work)
+
     def get(self, event_id: str) -> EventRecord | None:
         """One event, None when there is none of that id."""
 
@@ -309,15 +325,23 @@ class EventStore:
 
         return self._database.read(work)
 
-    def crop_path(self, event_id: str) -> Path | None:
-        """The file of the picture that is shown for an event, None when there is none."""
+    def crop(self, event_id: str) -> str | None:
+        """SHA-256 of the picture that is shown for an event, None when there is none."""
 
         def work(session: Session) -> str | None:
             best = select(CropRow.sha256).join(EventRow, EventRow.best_crop_id == CropRow.crop_id)
             return session.scalars(best.where(EventRow.id == event_id)).one_or_none()
 
-        sha256 = self._database.read(work)
-        if sha256 is None:
+        return self._database.read(work)
+
+    def read_picture(self, sha256: str) -> bytes | None:
+        """A picture by its SHA-256, which is only ever one from this store; None when it is no longer kept."""
+        return self._files.read(sha256)
+
+    def crop_path(self, event_id: str) -> Path | None:
+        """The file of :meth:`crop`; None also when pictures are kept elsewhere than in files."""
+        sha256 = self.crop(event_id)
+        if sha256 is None or not isinstance(self._files, CropFiles):
             return None
         path = self._files.path(sha256)
         return path if path.exists() else None
@@ -345,7 +369,11 @@ class EventStore:
         return self._settled(session, event)
 
     def _add_crop(
-        self, session: Session, message: CropMessage, picture: Picture | None, others: Sequence[Picture]
+        self,
+        session: Session,
+        message: CropMessage,
+        picture: Picture | None,
+        others: Sequence[tuple[Picture, int | None]],
     ) -> EventRecord:
         event = session.get(EventRow, event_id_of(message.track), with_for_update=True)
         if event is None:
@@ -361,9 +389,11 @@ class EventStore:
         elif crop.sha256 is None and picture is not None:
             crop.sha256, crop.bytes = picture.sha256, picture.size
         session.flush()
-        for place, other in enumerate(others):
+        for place, (other, frame_id) in enumerate(others):
             if session.get(CropPictureRow, (message.crop_id, place)) is None:
-                session.add(CropPictureRow(crop_id=message.crop_id, place=place, sha256=other.sha256, bytes=other.size))
+                row = CropPictureRow(crop_id=message.crop_id, place=place, sha256=other.sha256, bytes=other.size)
+                row.frame_id = frame_id
+                session.add(row)
         return self._settled(session, event)
 
     def _new_event(self, session: Session, track: str, camera: str, label: str, seen: float) -> EventRow:
@@ -405,6 +435,8 @@ class EventStore:
         )
         words = session.get(DescriptionRow, verdict.described_by) if verdict.described_by else None
         event.description_state = verdict.state.value
+        if event.description is not None and (words is None or words.text != event.description):
+            session.execute(delete(EventVectorRow).where(EventVectorRow.event_id == event.id))
         event.description = words.text if words else None
         event.model = words.model if words else None
         event.attributes = words.attributes if words else None
@@ -421,6 +453,14 @@ def _records(session: Session, rows: list[EventRow]) -> tuple[EventRecord, ...]:
     best = [row.best_crop_id for row in rows if row.best_crop_id is not None]
     crops = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.crop_id.in_(best)))}
     return tuple(record_of(row, crops.get(row.best_crop_id or "")) for row in rows)
+
+
+def _pictures(config: StoreConfig) -> Pictures:
+    if config.crops_url is None:
+        return CropFiles(config.data_dir / "crops")
+    from pipeline.store.crop_objects import CropObjects
+
+    return CropObjects(config.crops_url)
 
 
 def _note_zones(event: EventRow, zones: Sequence[str]) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from sqlalchemy import ColumnElement, CompoundSelect, and_, delete, exists, func, or_, select, union
 from sqlalchemy.orm import Session
 
 from pipeline.config.retention import RetentionConfig
 from pipeline.messages import EventState
-from pipeline.store.crop_files import CropFiles
+from pipeline.store.crop_files import Pictures, StoredFile, file_of
 from pipeline.store.database import Database
 from pipeline.store.outcome import CropOutcome
 from pipeline.store.schema import CropPictureRow, CropRow, EventRow
@@ -57,7 +56,7 @@ class Pruned:
 class Pruner:
     """Blocking: async callers use ``asyncio.to_thread``. Raises ``SQLAlchemyError`` and ``OSError``."""
 
-    def __init__(self, database: Database, files: CropFiles) -> None:
+    def __init__(self, database: Database, files: Pictures) -> None:
         self._database = database
         self._files = files
 
@@ -87,7 +86,7 @@ class Pruner:
             return going, names
 
         going, names = self._database.write(work)
-        freed = self._files.delete_unused([self._files.path(name) for name in names], self._used)
+        freed = self._files.delete_unused([file_of(name) for name in names], self._used)
         return Pruned(len(going), freed)
 
     def measure_pictures(self, limit: int) -> int:
@@ -102,16 +101,16 @@ class Pruner:
             self._database.write(lambda session: _note_sizes(session, sizes))
         return len(sizes)
 
-    def orphans(self) -> Iterator[list[Path]]:
+    def orphans(self) -> Iterator[list[StoredFile]]:
         """Pictures past the grace that no event names (a crash came between row and file), folder by folder (R69)."""
-        for folder in self._files.subfolders():
-            paths = self._files.old_files(folder)
-            used = self._used([path.stem for path in paths])
-            yield [path for path in paths if path.stem not in used]
+        for folder in self._files.folders():
+            files = self._files.old_files(folder)
+            used = self._used([file.sha256 for file in files if file.sha256 is not None])
+            yield [file for file in files if file.sha256 not in used]
 
-    def delete_orphans(self, paths: Sequence[Path]) -> int:
+    def delete_orphans(self, files: Sequence[StoredFile]) -> int:
         """Deletes these files unless an event names them by now. Returns the bytes freed."""
-        return self._files.delete_unused(paths, self._used)
+        return self._files.delete_unused(files, self._used)
 
     def _too_old(self, config: RetentionConfig, now: float) -> Iterator[Doomed]:
         limits: list[ColumnElement[bool]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,14 @@ class BadCursor(ValueError):
 
 class UnknownCrop(LookupError):
     """A crop that was never added (or whose event was deleted meanwhile)."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A further picture of the person that a crop shows, and the frame that it was cut out of."""
+
+    jpeg: bytes
+    frame_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ class EventFilter:
 
     Attributes:
         text: words, ``"phrases"``, ``begin*`` and ``-without``; see :func:`pipeline.store.search_text.read_query`.
-        attributes: (path, value) pairs, ``("upper.colour", "red")``; a value's single words match too.
+        attributes: (path, value) pairs, ``("upper.colours", "red")``; a value's single words match too.
         since, until: bounds of ``first_seen``, seconds since the epoch; the first is included, the second is not.
     """
 
@@ -205,6 +213,16 @@ class EventPage:
 
     events: tuple[EventRecord, ...]
     next: str | None
+
+
+def views_before(frames: Sequence[int | None], own: int) -> int:
+    """How many of the further pictures, oldest first, are older than the crop's ``own`` frame.
+
+    Where frames aren't known the first is, and no other: a track's best view lies between its first and its last one.
+    """
+    if any(frame is None for frame in frames):
+        return min(1, len(frames))
+    return sum(1 for frame in frames if frame is not None and frame < own)
 
 
 def cursor_of(first_seen: float, event_id: str) -> str:

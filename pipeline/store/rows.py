@@ -64,6 +64,7 @@ def message_of(crop: CropRow, event: EventRow, picture_key: str, now: float, dea
         height=crop.height,
         frame_width=crop.frame_width,
         frame_height=crop.frame_height,
+        zones=tuple(event.zones or ()),
     )
 
 

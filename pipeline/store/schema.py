@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, String, Text, select
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String, Text, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
 
@@ -103,7 +103,10 @@ class CropRow(Base):
 
 
 class CropPictureRow(Base):
-    """A further picture of the person that a crop shows: the first or the last view of the track. Oldest first."""
+    """A further picture of the person that a crop shows: the first or the last view of the track. Oldest first.
+
+    ``frame_id``: the frame that it was cut out of, None where that is not known.
+    """
 
     __tablename__ = "crop_pictures"
     __table_args__ = (Index("crop_pictures_by_picture", "sha256"),)
@@ -112,6 +115,7 @@ class CropPictureRow(Base):
     place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     sha256: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int]
+    frame_id: Mapped[int | None] = mapped_column(BigInteger, default=None)
 
 
 class DescriptionRow(Base):
@@ -169,6 +173,38 @@ class EventTextRow(Base):
     event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), unique=True)
     words: Mapped[str] = mapped_column(Text)
     tags: Mapped[str] = mapped_column(Text)
+
+
+class EventVectorRow(Base):
+    """The embedding of an event's words: float32, of length 1.
+
+    ``number`` grows and is never used again, so that what is new is known.
+    """
+
+    __tablename__ = "event_vectors"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), unique=True)
+    model: Mapped[str] = mapped_column(String(300))
+    vector: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class CameraChangeRow(Base):
+    """What the API changed of a camera: see :class:`pipeline.config.overlay.CameraChange`.
+
+    ``settings`` holds passwords as they are. ``revision``: that of the whole table at the row's last change. Rows stay
+    when they say nothing any more, so that revisions never go back.
+    """
+
+    __tablename__ = "camera_changes"
+
+    camera: Mapped[str] = mapped_column(String(64), primary_key=True)
+    settings: Mapped[dict[str, Any]] = mapped_column(JSON)
+    whole: Mapped[bool]
+    removed: Mapped[bool]
+    revision: Mapped[int] = mapped_column(BigInteger)
+    updated: Mapped[float]
 
 
 # Of the words that are shown: read from their own row, so that there is one truth.

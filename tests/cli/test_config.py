@@ -62,7 +62,7 @@ server:
         "line 11: detector.crops_per_camera: unknown key; it belongs under 'redis'",
         "line 12: describr: unknown key; did you mean 'describer'?",
         "line 14: describer is 'hello'; "
-        "must be a section with keys such as system_prompt, prompt, max_tokens, concurrency",
+        "must be a section with keys such as system_prompt, prompt, output, output_schema",
         "line 17: server.port is given twice",
     ]
 

@@ -10,6 +10,7 @@ from pipeline.cli.app import command_names
 
 COMMANDS = [
     "bench",
+    "cameras",
     "check",
     "demo",
     "demo-camera",
@@ -17,6 +18,7 @@ COMMANDS = [
     "events",
     "ingest",
     "keys",
+    "queue",
     "serve",
     "trace",
     "tune",
@@ -52,6 +54,9 @@ def test_the_overview_names_each_command_with_a_sentence() -> None:
         ("check", ["--config", "--timeout"]),
         ("events", ["prune"]),
         ("events prune", ["--config", "--dry-run", "--days", "--max-gib"]),
+        ("queue", ["--config", "--json", "--watch", "dead"]),
+        ("queue dead", ["list", "show", "replay", "drop"]),
+        ("queue dead replay", ["ID", "--config", "--all"]),
         ("trace", ["FILE", "--url", "--api-key"]),
         ("bench", ["stall"]),
         ("bench stall", ["--base-url", "--load", "--rate", "--one-tile", "--prompt-tokens", "--seconds", "--out"]),

@@ -138,7 +138,7 @@ async def test_a_server_that_takes_one_picture_is_asked_again_with_the_best(serv
     assert backend.takes_several_pictures
     with pytest.raises(BackendError) as caught:
         await answer(backend, jpeg_of(1), jpeg_of(2), jpeg_of(3), best=1)
-    assert caught.value.reason == Reason.ENGINE_BUSY, "what is kept of the request must be what was asked"
+    assert caught.value.too_many_pictures, "what is kept of the request must be what was asked"
     assert not backend.takes_several_pictures
     assert pictures_of(server.behaviour.seen[-1]) == [jpeg_of(2)]
     await until(lambda: server.behaviour.running == 0)
@@ -219,6 +219,15 @@ async def test_a_model_that_sees_nothing_still_gives_an_object_that_fits(engine)
         assert next(iter(json.loads(text))) == "description"
 
 
+async def test_an_engine_without_grammars_still_describes(engine, caplog, monkeypatch):
+    monkeypatch.setattr(engine._grammars, "_unavailable", "structured output doesn't know this model's tokenizer")
+    backend = InProcessBackend(engine)
+    for _ in range(2):
+        assert (await answer(backend, jpeg_of(), schema=SCHEMA))[-1].finish_reason is not None
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert "doesn't know this model's tokenizer" in caplog.text
+
+
 async def test_several_pictures_go_into_one_prompt_and_share_its_bound(engine):
     backend = InProcessBackend(engine)
     assert backend.takes_several_pictures
@@ -226,6 +235,14 @@ async def test_several_pictures_go_into_one_prompt_and_share_its_bound(engine):
     three = (await answer(backend, *map(jpeg_of, (1, 2, 3)), max_tokens=1, max_image_tokens=128))[-1].usage
     assert three.image_tokens == 3 * one.image_tokens <= 3 * 128
     assert three.prompt_tokens > one.prompt_tokens
+
+
+async def test_pictures_that_do_not_fit_into_the_context_together_are_told_of(engine):
+    backend = InProcessBackend(engine)
+    with pytest.raises(BackendError) as caught:
+        await answer(backend, *(jpeg_of(n, (640, 640)) for n in (1, 90, 180, 250)), max_tokens=900)
+    assert caught.value.too_many_pictures
+    assert (await answer(backend, jpeg_of(1, (640, 640)), max_tokens=1))[-1].finish_reason is not None
 
 
 async def test_our_own_server_answers_the_openai_backend_in_the_same_way(engine):

@@ -667,12 +667,15 @@ async def test_r53_r56_an_answer_without_a_description_is_a_state_and_no_text(
     assert (event.reason, event.attributes) == (Reason.ENGINE_ERROR, None)
 
 
-def with_views(client: redis.Redis, crop_id: str, *views: bytes, **changes: Any) -> CropMessage:
-    """A crop's message with further pictures lying in Redis, as ingest leaves them."""
+def with_views(writer: CropWriter, crop_id: str, *pictures: bytes, **changes: Any) -> CropMessage:
+    """Publishes a final crop as ingest does: the best picture (frame 7), then the person's first and last views."""
+    best, *views = pictures
     names = tuple(keys.picture(f"{crop_id}.{n}") for n in range(len(views)))
-    for name, view in zip(names, views, strict=True):
-        client.set(name, view, ex=60)
-    return crop_of(crop_id, kind=CropKind.FINAL, extra_keys=names, **changes)
+    frames = (3, 12)[: len(views)]
+    values = {"kind": CropKind.FINAL, "extra_keys": names, "extra_frames": frames}
+    message = crop_of(crop_id, **(values | changes))
+    writer.publish(message, best, views)
+    return message
 
 
 async def test_first_best_and_last_view_go_into_one_prompt_and_are_kept_for_another(
@@ -680,7 +683,7 @@ async def test_first_best_and_last_view_go_into_one_prompt_and_are_kept_for_anot
 ):
     first, best, last = jpeg_of(40), jpeg_of(80), jpeg_of(120)
     store.apply_track(track_of(TrackPhase.END, final_crop=True))
-    CropWriter(client, redis_config).publish(with_views(client, "f", first, last), best)
+    with_views(CropWriter(client, redis_config), "f", best, first, last)
     async with describing(redis_url, store, remote(server)):
         await until(lambda: in_queue(client) == 0)
         client.flushall()
@@ -699,18 +702,31 @@ async def test_first_best_and_last_view_go_into_one_prompt_and_are_kept_for_anot
     assert store.picture("front.a-1", "0" * 64) is None
 
 
+async def test_pictures_are_shown_in_the_order_of_their_frames(client, redis_url, redis_config, store, server):
+    """Where the best view is the last one, or nothing but a last one is there."""
+    writer = CropWriter(client, redis_config)
+    async with describing(redis_url, store, remote(server), DescriberConfig(concurrency=1)):
+        with_views(writer, "a", jpeg_of(120), jpeg_of(40), jpeg_of(80), track="front/a", extra_frames=(2, 4))
+        await until(lambda: len(server.behaviour.seen) == 1 and in_queue(client) == 0)
+        with_views(writer, "b", jpeg_of(40), jpeg_of(80), track="front/b", extra_frames=(9,))
+        await until(lambda: len(server.behaviour.seen) == 2 and in_queue(client) == 0)
+
+    shown = [pictures_of(body) for body in server.behaviour.seen]
+    assert shown == [[jpeg_of(40), jpeg_of(80), jpeg_of(120)], [jpeg_of(40), jpeg_of(80)]]
+    assert [view.frame_id for view in store.other_views("a")] == [2, 4]
+
+
 async def test_views_that_are_gone_or_not_wanted_are_done_without(client, redis_url, redis_config, store, server):
     writer = CropWriter(client, redis_config)
-    gone = with_views(client, "gone", jpeg_of(40), jpeg_of(120), track="front/gone")
+    gone = with_views(writer, "gone", jpeg_of(80), jpeg_of(40), jpeg_of(120), track="front/gone")
     client.delete(*gone.extra_keys)
     async with describing(redis_url, store, remote(server)):
-        writer.publish(gone, jpeg_of(80))
         await until(lambda: len(server.behaviour.seen) == 1 and in_queue(client) == 0)
     async with describing(redis_url, store, remote(server), DescriberConfig(pictures_per_prompt=1)):
-        writer.publish(with_views(client, "one", jpeg_of(40), jpeg_of(120), track="front/one"), jpeg_of(160))
+        with_views(writer, "one", jpeg_of(160), jpeg_of(40), jpeg_of(120), track="front/one")
         await until(lambda: len(server.behaviour.seen) == 2 and in_queue(client) == 0)
     async with describing(redis_url, store, remote(server), DescriberConfig(pictures_per_prompt=2)):
-        writer.publish(with_views(client, "two", jpeg_of(40), jpeg_of(120), track="front/two"), jpeg_of(200))
+        with_views(writer, "two", jpeg_of(200), jpeg_of(40), jpeg_of(120), track="front/two")
         await until(lambda: len(server.behaviour.seen) == 3 and in_queue(client) == 0)
 
     shown = [pictures_of(body) for body in server.behaviour.seen]
@@ -721,7 +737,7 @@ async def test_a_server_that_takes_one_picture_gets_the_best_and_what_was_asked_
     client, redis_url, redis_config, store, server
 ):
     server.behaviour.refuses = {"pictures"}
-    CropWriter(client, redis_config).publish(with_views(client, "f", jpeg_of(40), jpeg_of(120)), jpeg_of(80))
+    with_views(CropWriter(client, redis_config), "f", jpeg_of(80), jpeg_of(40), jpeg_of(120))
     async with describing(redis_url, store, remote(server)):
         await until(lambda: in_queue(client) == 0)
 
@@ -729,6 +745,7 @@ async def test_a_server_that_takes_one_picture_gets_the_best_and_what_was_asked_
     meta = store.description("front.a-1").meta
     assert meta.pictures == (hashlib.sha256(jpeg_of(80)).hexdigest(),)
     assert meta.question == DescriberConfig().prompt
+    assert drops(client) == {} and not client.exists(keys.failures("front")), "that was no failure"
 
 
 async def test_while_crops_wait_too_long_only_the_best_view_is_looked_at(client, redis_url, redis_config, store):
@@ -737,10 +754,10 @@ async def test_while_crops_wait_too_long_only_the_best_view_is_looked_at(client,
     backend = SlowBackend(0.0)
     writer = CropWriter(client, redis_config)
     async with describing(redis_url, store, backend, config, ladder=ladder):
-        writer.publish(with_views(client, "a", jpeg_of(40), jpeg_of(120)), jpeg_of(80))
+        with_views(writer, "a", jpeg_of(80), jpeg_of(40), jpeg_of(120))
         await until(lambda: len(backend.started) == 1 and in_queue(client) == 0)
         ladder.observe(1000.0)
-        writer.publish(with_views(client, "b", jpeg_of(40), jpeg_of(120), track="front/b"), jpeg_of(160))
+        with_views(writer, "b", jpeg_of(160), jpeg_of(40), jpeg_of(120), track="front/b")
         await until(lambda: len(backend.started) == 2 and in_queue(client) == 0)
 
     assert backend.started == [jpeg_of(80), jpeg_of(160)]
