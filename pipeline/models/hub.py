@@ -89,18 +89,19 @@ def download(model: str, revision: str | None = None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     wanted = list(WANTED)
+    away: tuple[type[Exception], ...] = (OfflineModeIsEnabled, LocalEntryNotFoundError, *_transport_errors(), OSError)
     try:
         if constants.HF_HUB_OFFLINE:
             raise OfflineModeIsEnabled("HF_HUB_OFFLINE is set")
         with _no_bars():
             files = snapshot_download(model, revision=revision, allow_patterns=wanted, dry_run=True)
-        _refuse_full_disk(model, sum(file.file_size for file in files if file.will_download))
+        _refuse_full_disk(model, sum(file.file_size or 0 for file in files if file.will_download))
         return Path(snapshot_download(model, revision=revision, allow_patterns=wanted))
     except HFValidationError:
         raise HubProblem(f"{model} is neither a folder nor a hub id like owner/name") from None
     except HfHubHTTPError as error:
         raise HubProblem(_refused(model, revision, error)) from None
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, *_transport_errors(), OSError) as error:
+    except away as error:
         if isinstance(error.__cause__, HfHubHTTPError):
             raise HubProblem(_refused(model, revision, error.__cause__)) from None
         raise HubProblem(_unreachable(model, error)) from None
@@ -188,7 +189,7 @@ def _unreachable(model: str, error: Exception) -> str:
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     if are_progress_bars_disabled():
         yield
