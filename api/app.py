@@ -23,7 +23,7 @@ from api.openai.fetch import PictureFetcher
 from api.openai.response_store import ResponseStore
 from api.openai.responses_request import ResponsesRequest
 from api.openai.tokenize import DetokenizeRequest, TokenizeChat, TokenizeText
-from api.operator import camera_settings, cameras, dead_letters, engine, events, queue, stream
+from api.operator import camera_settings, cameras, dead_letters, deliveries, engine, events, queue, stream
 from api.origin import CheckOrigin
 from api.services import Services
 from pipeline.config.server import Role
@@ -50,8 +50,9 @@ ROUTERS: Mapping[Role, Sequence[APIRouter]] = {
         dead_letters.router,
         engine.router,
         stream.router,
+        deliveries.router,
     ),
-    "admin": (camera_settings.router,),
+    "admin": (camera_settings.router, deliveries.admin_router),
 }
 """What needs which role. Changes below the viewer's routes need the role operator (:func:`api.auth.require`)."""
 

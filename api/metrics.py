@@ -11,18 +11,24 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from sqlalchemy.exc import SQLAlchemyError
 
 from api.services import Provided
 from pipeline.camera_metrics import camera_families
+from pipeline.config import WatchwordConfig
+from pipeline.delivery.deliverer import states_of
 from pipeline.image_ladder import ImageLadder
 from pipeline.queue.health import QueueUnavailable
 from pipeline.queue.hub import CameraHub
 from pipeline.queue.stats import QueueStats
+from pipeline.store import EventStore
+from pipeline.store.deliveries import DELIVERED, FAILED
 from vlm_engine.engine import EngineState, VLMEngine
 from vlm_engine.metrics import SPECS, EngineMetrics, Histogram
 
 PREFIX = "watchword_"
 REDIS_TIMEOUT_S = 2.0
+STORE_TIMEOUT_S = 2.0
 
 router = APIRouter(tags=["health"])
 
@@ -37,6 +43,8 @@ async def metrics(services: Provided) -> Response:
         families += await hub_families(services.hub, time.time())
     if services.ladder is not None:
         families += ladder_families(services.ladder)
+    if services.store is not None:
+        families += await delivery_families(services.config, services.store)
     if services.describing is not None:
         families += services.describing.collect()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
@@ -123,6 +131,44 @@ def ladder_families(ladder: ImageLadder) -> Iterator[Metric]:
     for change, count in ladder.changes.items():
         changes.add_metric([change.value], count)
     yield changes
+
+
+async def delivery_families(config: WatchwordConfig, store: EventStore) -> list[Metric]:
+    """Messages by target and outcome, what waits, and how often rules matched; nothing while the database is away."""
+    if not config.webhooks and not config.alerts and not config.mqtt.enabled:
+        return []
+    try:
+        async with asyncio.timeout(STORE_TIMEOUT_S):
+            states, alerts = await asyncio.to_thread(
+                lambda: (states_of(config, store), store.deliveries.alert_counts())
+            )
+    except (SQLAlchemyError, TimeoutError):
+        return []
+    deliveries = CounterMetricFamily(
+        PREFIX + "deliveries",
+        "Messages: delivered, failed (attempts), or dropped, by reason.",
+        labels=("target", "outcome"),
+    )
+    waiting = GaugeMetricFamily(
+        PREFIX + "deliveries_waiting", "Events of which a target is still to be told.", labels=("target",)
+    )
+    oldest = GaugeMetricFamily(
+        PREFIX + "deliveries_oldest_age_seconds", "Since the oldest of that; 0 when nothing waits.", labels=("target",)
+    )
+    for name, state in states.items():
+        waiting.add_metric([name], state.waiting)
+        oldest.add_metric([name], max(0.0, time.time() - state.oldest) if state.oldest is not None else 0.0)
+        for outcome in sorted({DELIVERED, FAILED, *(state.counts or {})}):
+            deliveries.add_metric([name, outcome], (state.counts or {}).get(outcome, 0))
+    matches = CounterMetricFamily(
+        PREFIX + "alerts",
+        "Events that matched a rule: matched, or cooldown when another had just before.",
+        labels=("rule", "camera", "outcome"),
+    )
+    for alert in alerts:
+        matches.add_metric([alert.rule, alert.camera, "matched"], alert.matched)
+        matches.add_metric([alert.rule, alert.camera, "cooldown"], alert.cooled)
+    return [deliveries, waiting, oldest, matches]
 
 
 def queue_families(stats: QueueStats, drops: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:

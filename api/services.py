@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 if TYPE_CHECKING:
     from pipeline.camera_registry import CameraRegistry
     from pipeline.config import WatchwordConfig
+    from pipeline.delivery.deliverer import Deliverer
     from pipeline.describer_metrics import DescriberMetrics
     from pipeline.embedder import Embedder
     from pipeline.image_ladder import ImageLadder
@@ -32,6 +33,7 @@ class Services:
         describing: what the describer counts and times; None where there is none.
         embedder: search by meaning; None where it isn't configured.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
+        deliverer: tells webhooks and MQTT of events; None where no target is configured.
     """
 
     config: WatchwordConfig
@@ -43,6 +45,7 @@ class Services:
     cameras: CameraRegistry | None = None
     describing: DescriberMetrics | None = None
     embedder: Embedder | None = None
+    deliverer: Deliverer | None = None
 
 
 def services_of(request: Request) -> Services:

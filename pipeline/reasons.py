@@ -60,6 +60,18 @@ class Reason(StrEnum):
     ENGINE_ERROR = "engine_error"
     ENGINE_TIMEOUT = "engine_timeout"
     INTERRUPTED = "interrupted"
+    # Delivery
+    TARGET_UNREACHABLE = "target_unreachable"
+    TARGET_TIMEOUT = "target_timeout"
+    TARGET_TLS = "target_tls_failed"
+    TARGET_AUTH = "target_auth_failed"
+    TARGET_STATUS = "target_error"
+    TARGET_REDIRECT = "target_redirects"
+    TARGET_GONE = "target_gone"
+    DELIVERY_QUEUE_FULL = "delivery_queue_full"
+    DELIVERY_EXPIRED = "delivery_expired"
+    DELIVERY_EVENT_GONE = "delivery_event_gone"
+    PICTURE_TOO_LARGE = "picture_too_large"
 
 
 REASON_TEXT: dict[Reason, str] = {
@@ -110,4 +122,15 @@ REASON_TEXT: dict[Reason, str] = {
     Reason.ENGINE_ERROR: "The engine failed on this crop.",
     Reason.ENGINE_TIMEOUT: "The engine took too long for this crop.",
     Reason.INTERRUPTED: "The process stopped while the person was in view.",
+    Reason.TARGET_UNREACHABLE: "The target can't be reached.",
+    Reason.TARGET_TIMEOUT: "The target does not answer in time.",
+    Reason.TARGET_TLS: "The target's certificate is not trusted (tls_ca_file, tls_verify), or it does not speak TLS.",
+    Reason.TARGET_AUTH: "The broker refuses the user name or password.",
+    Reason.TARGET_STATUS: "The target refuses messages.",
+    Reason.TARGET_REDIRECT: "The target answers with a redirect, which is not followed; configure its new address.",
+    Reason.TARGET_GONE: "The target says that it is gone for good (410).",
+    Reason.DELIVERY_QUEUE_FULL: "Too much waited for this target; the oldest made room.",
+    Reason.DELIVERY_EXPIRED: "It could not be delivered for too long.",
+    Reason.DELIVERY_EVENT_GONE: "Its event was deleted before it could be delivered.",
+    Reason.PICTURE_TOO_LARGE: "The picture was larger than mqtt.max_image_bytes.",
 }

@@ -49,6 +49,7 @@ def event_filter(
     ] = "",
     label: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
     zone: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
+    rule: Annotated[str | None, Query(pattern=r"^[a-z0-9_-]{1,64}$", description="An alert rule that matched.")] = None,
     attribute: Annotated[
         list[Annotated[str, StringConstraints(pattern=r"^[^:]{1,100}:.{1,100}$")]] | None,
         Query(max_length=16, description="path:value, such as upper.colours:red; all of several must hold."),
@@ -63,6 +64,7 @@ def event_filter(
         state=state,
         label=label,
         zone=zone,
+        rule=rule,
         attributes=pairs,
         text=q,
         since=since.timestamp() if since else None,

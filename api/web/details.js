@@ -102,6 +102,7 @@ function factsOf(event) {
   for (const [name, value] of said) facts.push([name[0].toUpperCase() + name.slice(1), value]);
   if (event.model) facts.push(["Described by", event.model]);
   if (event.image_tokens) facts.push(["Picture read as", `${event.image_tokens} tokens`]);
+  if (event.rules?.length) facts.push(["Alerts", event.rules.join(", ")]);
   facts.push(["Event", event.id]);
   return facts;
 }

@@ -18,12 +18,13 @@ export class EventCard {
     this.time = h("time");
     this.badge = h("span", { class: "badge" });
     this.words = h("p", { class: "words" });
+    this.rules = h("p", { class: "rules", hidden: true });
     this.chips = h("div", { class: "chips", "aria-label": "Attributes" });
     this.status = h("p", { class: "status" });
     this.element = h("li", { class: fresh ? "event fresh" : "event", "data-event": event.id, "data-seen": event.first_seen },
       this.crop,
       h("div", { class: "event-text" },
-        h("div", { class: "event-head" }, this.button, this.time, this.badge), this.words, this.chips, this.status));
+        h("div", { class: "event-head" }, this.button, this.time, this.badge), this.words, this.chips, this.rules, this.status));
     this.writer = new Writer(this.words);
     this.show(event, cameraName);
   }
@@ -40,6 +41,9 @@ export class EventCard {
     this.#showCrop(event, cameraName);
     this.writer.set(event.description ?? partial);
     this.#showAttributes();
+    const rules = event.rules ?? [];
+    setText(this.rules, rules.length ? `Alert: ${rules.join(", ")}` : "");
+    setShown(this.rules, rules.length > 0);
     this.#showStatus();
     this.tick();
   }

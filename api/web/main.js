@@ -106,6 +106,7 @@ function watchCameras() {
   stream.start();
   whileVisible(2, () => attempt("cameras", () => grid.refresh()));
   whileVisible(2, () => attempt("queue", () => strip.refreshQueue()));
+  whileVisible(10, () => attempt("deliveries", () => strip.refreshTargets()));
   whileVisible(30, () => attempt("events", () => feed.refresh()));
   setInterval(() => { if (!document.hidden) feed.tick(); }, 10_000);
 }

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.cli.checks.cameras import check_cameras, check_decoders
+from pipeline.cli.checks.deliveries import check_deliveries
 from pipeline.cli.checks.finding import Finding, Level, ok
 from pipeline.cli.checks.machine import check_data_folder, check_limits, check_pictures
 from pipeline.cli.checks.models import check_model, check_weights
@@ -44,6 +45,7 @@ def _looks(config: WatchwordConfig, timeout: float) -> list[tuple[str, Callable[
         ("pictures", lambda: check_pictures(config.store)),
         ("limits", lambda: check_limits(len(config.cameras))),
         ("redis", lambda: check_redis(config.redis, timeout)),
+        ("deliveries", lambda: check_deliveries(config, timeout)),
         ("decoders", lambda: check_decoders(config.cameras)),
         ("cameras", lambda: check_cameras(config.cameras, timeout)),
         ("detector weights", lambda: check_weights(config.detector)),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from api.server import ApiServer
     from pipeline.backends import DescriptionBackend
     from pipeline.camera_registry import CameraRegistry
+    from pipeline.delivery.deliverer import Deliverer
     from pipeline.describer import Describer
     from pipeline.describer_metrics import DescriberMetrics
     from pipeline.embedder import Embedder
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pipeline.queue.address import RedisAddress
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
+    from pipeline.store.outbox import Outbox
     from pipeline.track_keeper import TrackKeeper
     from vlm_engine import VLMEngine
 
@@ -91,6 +93,7 @@ class ServeRuntime:
         self._http: asyncio.Task[None] | None = None
         self._engine: VLMEngine | None = None
         self._ladder: ImageLadder | None = None
+        self._outbox: Outbox | None = None
         self._describing: DescriberMetrics | None = None
         self._loader: threading.Thread | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -216,6 +219,7 @@ class ServeRuntime:
         if hub is not None and store is not None:
             self._registry = await asyncio.to_thread(self._make_registry, hub, store)
         self._ladder, self._describing = self._make_ladder(), self._make_metrics()
+        deliverer = self._make_deliverer(hub, store)
         services = Services(
             config,
             self._engine,
@@ -226,12 +230,15 @@ class ServeRuntime:
             cameras=self._registry,
             describing=self._describing,
             embedder=self._make_embedder(store),
+            deliverer=deliverer,
         )
         self._server = server = ApiServer(create_app(services), config.server.host, config.server.port)
         self._http = asyncio.create_task(server.serve(), name="http")
         self._http.add_done_callback(self._part_ended)
         if hub is not None and store is not None and self._registry is not None:
             self._start_camera_side(hub, store, self._registry)
+        if deliverer is not None:
+            self._keep("deliverer", deliverer.run(self._consumer()))
         if self._engine is not None:
             self._load_engine(self._engine)
             self._keep("engine-watch", self._watch_engine(self._engine))
@@ -254,8 +261,10 @@ class ServeRuntime:
     async def _open_camera_parts(self) -> tuple[CameraHub, EventStore]:
         from pipeline.queue.hub import CameraHub
         from pipeline.store import EventStore
+        from pipeline.store.outbox import Outbox
 
-        store = await asyncio.to_thread(EventStore, self._config.store, self._clock)
+        self._outbox = Outbox.of(self._config)
+        store = await asyncio.to_thread(EventStore, self._config.store, self._clock, self._outbox)
         self._open.callback(store.close)
         hub = CameraHub(self._redis_address(), self._config.redis, self._clock)
         self._open.push_async_callback(hub.close)
@@ -317,6 +326,16 @@ class ServeRuntime:
                     policy,
                 )
             return
+
+    def _make_deliverer(self, hub: CameraHub | None, store: EventStore | None) -> Deliverer | None:
+        """Only where there is a target."""
+        if hub is None or store is None or self._outbox is None:
+            return None
+        if not self._config.webhooks and not self._config.mqtt.enabled:
+            return None
+        from pipeline.delivery.deliverer import Deliverer
+
+        return Deliverer(self._config, store, hub, self._outbox, self._clock)
 
     def _make_ladder(self) -> ImageLadder | None:
         """Only for cameras, and only where a bound can be told to the engine."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from pipeline.config.alerts import AlertRule
 from pipeline.config.base import Section
 from pipeline.config.camera import Blur, CameraConfig, PrivacyConfig
+from pipeline.config.delivery import MqttConfig, WebhookConfig
 from pipeline.config.detector import CropConfig, DetectorConfig, TrackingConfig
 from pipeline.config.engine import DescriberConfig, EngineSection, StoreConfig
 from pipeline.config.ingest import IngestConfig
@@ -20,6 +22,7 @@ from pipeline.config.shapes import Polygon
 from pipeline.config.zones import ZoneConfig
 
 __all__ = [
+    "AlertRule",
     "ApiKeyConfig",
     "Blur",
     "CameraConfig",
@@ -29,6 +32,7 @@ __all__ = [
     "EngineSection",
     "IngestConfig",
     "MotionConfig",
+    "MqttConfig",
     "PicturesConfig",
     "Polygon",
     "PrivacyConfig",
@@ -41,6 +45,7 @@ __all__ = [
     "StoreConfig",
     "TrackingConfig",
     "WatchwordConfig",
+    "WebhookConfig",
     "ZoneConfig",
 ]
 
@@ -61,6 +66,9 @@ class WatchwordConfig(Section):
     search: SearchConfig = Field(SearchConfig(), title="Search", description="Finding events by meaning.")
     server: ServerConfig = Field(ServerConfig(), title="Server", description="HTTP.")
     pictures: PicturesConfig = Field(PicturesConfig(), title="Pictures", description="Pictures in requests.")
+    alerts: tuple[AlertRule, ...] = Field((), title="Alerts", description="Rules for what is worth an alert.")
+    webhooks: tuple[WebhookConfig, ...] = Field((), title="Webhooks", description="Who is told of events by HTTP.")
+    mqtt: MqttConfig = Field(MqttConfig(), title="MQTT", description="A broker, and Home Assistant behind it.")
 
     @model_validator(mode="after")
     def _distinct_ids(self) -> WatchwordConfig:
@@ -69,4 +77,18 @@ class WatchwordConfig(Section):
             if camera.id in seen:
                 raise ValueError(f"cameras: id {camera.id!r} is used twice")
             seen.add(camera.id)
+        return self
+
+    @model_validator(mode="after")
+    def _known_rules(self) -> WatchwordConfig:
+        for section, names in (("alerts", self.alerts), ("webhooks", self.webhooks)):
+            given = [entry.name for entry in names]
+            if double := next((name for name in given if given.count(name) > 1), None):
+                raise ValueError(f"{section}: name {double!r} is used twice")
+        rules = [rule.name for rule in self.alerts]
+        for place, target in (*((f"webhooks: {hook.name}", hook) for hook in self.webhooks), ("mqtt", self.mqtt)):
+            for name in target.rules:
+                if name not in rules:
+                    known = f"known are {', '.join(rules)}" if rules else "there are no alerts"
+                    raise ValueError(f"{place}: rules names {name!r}, which is no alert; {known}")
         return self

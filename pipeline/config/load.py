@@ -33,6 +33,8 @@ from pipeline.redaction import register_secret
 __all__ = ["ConfigProblem", "Problem", "load_config", "register_camera_secrets", "register_config_secrets"]
 
 _SECTIONS = frozenset(WatchwordConfig.model_fields)
+_SECRET_PATH = 12
+"""Shorter paths are hidden in no line: a word such as /hook would be found in many."""
 _USER_INFO = re.compile(r"://(?P<user>[^:]*):(?P<password>.*)@")
 
 
@@ -61,6 +63,10 @@ def register_config_secrets(config: WatchwordConfig) -> None:
     hashes = [key.hash for key in config.server.api_keys]
     keys = [*hashes, config.engine.api_key, config.search.embeddings_api_key, config.redis.sentinel_password]
     register_secret(*(key.get_secret_value() for key in keys if key is not None))
+    secrets = [secret for hook in config.webhooks for secret in (hook.url, *hook.headers.values())]
+    register_secret(*(secret.get_secret_value() for secret in secrets))
+    register_secret(config.mqtt.read_password(), *(hook.read_secret() for hook in config.webhooks))
+    register_secret(*(_path_in(hook.url.get_secret_value()) for hook in config.webhooks))
     urls = [config.store.url or ""]
     urls += [config.redis.url.get_secret_value()] if config.redis.url else []
     register_secret(*(_password_in(url) for url in urls))
@@ -130,6 +136,12 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from _leaves(child, (*path, index))
     elif value is not None:
         yield path, value
+
+
+def _path_in(url: str) -> str | None:
+    """Path and query of a webhook's address, which often are its password; None where there is nothing to guess."""
+    target = "/" + url.partition("://")[2].partition("/")[2]
+    return target if len(target) >= _SECRET_PATH else None
 
 
 def _password_in(url: str) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.orm import Session
@@ -29,6 +30,7 @@ from pipeline.store.again import Answer, Asking, mark_asked, refusal
 from pipeline.store.cameras import CameraChanges
 from pipeline.store.crop_files import CropFiles, Picture, Pictures
 from pipeline.store.database import Database
+from pipeline.store.deliveries import Deliveries
 from pipeline.store.outcome import CropOutcome, judge
 from pipeline.store.pruning import Pruner
 from pipeline.store.records import (
@@ -50,6 +52,9 @@ from pipeline.store.schema import CropPictureRow, CropRow, DescriptionRow, Event
 from pipeline.store.search import events_of, find_numbers, index_event, index_missing, needs_index
 from pipeline.store.vectors import Vectors
 
+if TYPE_CHECKING:
+    from pipeline.store.outbox import Outbox
+
 log = logging.getLogger(__name__)
 
 MAX_PAGE = 500
@@ -61,12 +66,15 @@ _UNFINISHED = (CropOutcome.QUEUED.value, CropOutcome.RUNNING.value)
 class EventStore:
     """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` or an S3 bucket for pictures."""
 
-    def __init__(self, config: StoreConfig, clock: Clock | None = None) -> None:
+    def __init__(self, config: StoreConfig, clock: Clock | None = None, outbox: Outbox | None = None) -> None:
+        """``outbox``: is told of each change within its transaction; None: nobody is to be told."""
         self._clock = clock or SystemClock()
+        self._outbox = outbox
         self._database = Database(config)
         self._files = _pictures(config)
         self.pruner = Pruner(self._database, self._files)
         self.vectors = Vectors(self._database)
+        self.deliveries = Deliveries(self._database, self._clock)
         self.cameras = CameraChanges(self._database, self._clock)
         if (count := index_missing(self._database)) > 0:
             log.info("%d events were added to the search index", count)
@@ -443,6 +451,8 @@ class EventStore:
         event.reason = verdict.reason.value
         event.best_crop_id = verdict.best_crop
         event.updated = self._clock.now()
+        if self._outbox is not None:
+            self._outbox.note(session, event, event.updated)
         index_event(session, event)
         session.flush()
         session.expire(event, ["image_tokens"])

@@ -111,6 +111,7 @@ class EventFilter:
     state: EventState | None = None
     label: str | None = None
     zone: str | None = None
+    rule: str | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     text: str = ""
     since: float | None = None
@@ -146,6 +147,7 @@ class EventRecord:
         box, score: the track's latest, while there is no crop.
         crop: the picture that the words are about, or the best one so far.
         image_tokens: what the picture took in the prompt for the words; None without words or where nobody said.
+        rules: names of the alert rules that it matched, in the order in which it did.
         announced_crop_id: the newest published crop; its picture waits in Redis until a describer takes it.
     """
 
@@ -166,6 +168,7 @@ class EventRecord:
     image_tokens: int | None
     zones: tuple[str, ...]
     attributes: Mapping[str, Any] | None
+    rules: tuple[str, ...]
     crop: CropRecord | None
     announced_crop_id: str | None
     created: float
@@ -202,6 +205,7 @@ class EventRecord:
             "image_tokens": self.image_tokens,
             "zones": list(self.zones),
             "attributes": None if self.attributes is None else dict(self.attributes),
+            "rules": list(self.rules),
             "created": iso(self.created),
             "updated": iso(self.updated),
         }

@@ -143,6 +143,7 @@ def record_of(event: EventRow, crop: CropRow | None) -> EventRecord:
         image_tokens=event.image_tokens if event.description is not None else None,
         zones=tuple(event.zones or ()),
         attributes=event.attributes,
+        rules=tuple(event.rules or ()),
         crop=crop_record_of(crop) if crop else None,
         announced_crop_id=event.announced_crop_id,
         created=event.created,

@@ -29,6 +29,8 @@ class EventRow(Base):
     crops that were announced are not waited for any more. ``announced_crop_id``: the newest crop that ingest published;
     until a describer takes it, its picture is in Redis only. ``attributes``: those of the shown description.
     ``zones``: the camera's zones that the person was seen in; None where nobody said.
+    ``rules``: names of the alert rules that the event matched. ``told``: what has been told of it, as
+    :class:`pipeline.delivery.facts.Told` writes it; None before anything was, or where nobody is told anything.
     """
 
     __tablename__ = "events"
@@ -59,6 +61,8 @@ class EventRow(Base):
     model: Mapped[str | None] = mapped_column(String(300), default=None)
     zones: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
     attributes: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    rules: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    told: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
     created: Mapped[float]
     updated: Mapped[float]
     touched: Mapped[float]
@@ -188,6 +192,64 @@ class EventVectorRow(Base):
     event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), unique=True)
     model: Mapped[str] = mapped_column(String(300))
     vector: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class DeliveryRow(Base):
+    """An event's messages to one target: at most one that is being delivered, and what is to be told after it.
+
+    ``sequence``: messages that were made so far. ``body``: the newest of them while it isn't delivered, word by word
+    the same for each attempt; None when it is. ``changes``: what came about since it was made. ``since``: when the
+    oldest of what waits came about; ``due``: when to try next; both None when nothing waits.
+    """
+
+    __tablename__ = "deliveries"
+    __table_args__ = (
+        Index("deliveries_due", "target", "due"),
+        Index("deliveries_of_event", "event_id"),
+    )
+
+    target: Mapped[str] = mapped_column(String(64), primary_key=True)
+    event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), primary_key=True)
+    sequence: Mapped[int] = mapped_column(default=0)
+    changes: Mapped[list[str]] = mapped_column(JSON)
+    body: Mapped[str | None] = mapped_column(Text, default=None)
+    attempts: Mapped[int] = mapped_column(default=0)
+    since: Mapped[float | None] = mapped_column(default=None)
+    due: Mapped[float | None] = mapped_column(default=None)
+
+
+class TargetRow(Base):
+    """One target: which process delivers to it, and how that went.
+
+    ``owner``, ``lease_until``: nobody else delivers before then. ``counts``: outcome -> messages. ``failures``:
+    attempts in a row. ``error``: of the last failure, without secrets.
+    """
+
+    __tablename__ = "delivery_targets"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(200), default="")
+    lease_until: Mapped[float] = mapped_column(default=0.0)
+    counts: Mapped[dict[str, int]] = mapped_column(JSON)
+    failures: Mapped[int] = mapped_column(default=0)
+    last_success: Mapped[float | None] = mapped_column(default=None)
+    last_failure: Mapped[float | None] = mapped_column(default=None)
+    error: Mapped[str | None] = mapped_column(Text, default=None)
+
+
+class AlertRow(Base):
+    """How often a rule matched events of a camera.
+
+    ``last``: the last time that it counted; its cooldown runs from then. ``cooled``: matches within the cooldown.
+    """
+
+    __tablename__ = "alert_counts"
+
+    rule: Mapped[str] = mapped_column(String(64), primary_key=True)
+    camera: Mapped[str] = mapped_column(String(64), primary_key=True)
+    last: Mapped[float]
+    matched: Mapped[int] = mapped_column(default=0)
+    cooled: Mapped[int] = mapped_column(default=0)
 
 
 class CameraChangeRow(Base):
