@@ -484,7 +484,7 @@ def models_list() -> None:
     sys.exit(run_list())
 
 
-ModelName = Annotated[str, typer.Argument(help="A preset, a hub id or a folder.", show_default=False)]
+ModelName = Annotated[str, typer.Argument(help="A preset, a hub id or a folder.", show_default=False, metavar="NAME")]
 
 
 @models_cli.command("info")
