@@ -180,9 +180,10 @@ def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> torch.Tensor
     probs = ordered.softmax(dim=-1)
     top_p = torch.tensor([s.params.top_p for s in states], device=device)
     min_p = torch.tensor([s.params.min_p for s in states], device=device)
-    # The first token always stays: nothing lies before it, and it is the maximum itself.
     before = probs.cumsum(dim=-1) - probs
     keep = (before < top_p[:, None]) & (probs >= min_p[:, None] * probs[:, :1])
+    # Nothing lies before the first token, but a top_p below float32's least number is none.
+    keep[:, 0] = True
     cumulative = torch.where(keep, probs, 0.0).double().cumsum(dim=-1)
     uniform = torch.tensor([s.rng.random() for s in states], dtype=torch.float64, device=device)
     place = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(dim=-1)

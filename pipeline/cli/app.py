@@ -30,6 +30,8 @@ cli = typer.Typer(
 
 bench_cli = typer.Typer(no_args_is_help=True, help="Measure: do chats stutter while others use the model?")
 cli.add_typer(bench_cli, name="bench")
+models_cli = typer.Typer(no_args_is_help=True, help="Models by a short name: what they need, what is here, fetch one.")
+cli.add_typer(models_cli, name="models")
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="The YAML file (see configs/ for ready ones).", show_default=False)
@@ -40,7 +42,9 @@ OptionalConfigFile = Annotated[
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="A local folder or a Hugging Face hub id.", show_default=False, metavar="DIR_OR_ID"),
+    typer.Option(
+        "--model", help="A local folder, a Hugging Face hub id or a preset.", show_default=False, metavar="NAME"
+    ),
 ]
 
 
@@ -75,12 +79,14 @@ def common(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Sets up logging for every command."""
+    """Sets up logging and threads for every command."""
+    from pipeline.cli.threads import wait_briefly
     from pipeline.logs import setup_logging
 
     if log_level.lower() not in ("debug", "info", "warning", "error", "critical"):
         raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error", param_hint="--log-level")
     setup_logging(log_level, json=log_json)
+    wait_briefly()
     os.environ |= {"WATCHWORD_LOG_LEVEL": log_level, "WATCHWORD_LOG_JSON": "1" if log_json else "0"}  # for the parts
 
 
@@ -468,6 +474,36 @@ def keys_hash() -> None:
     from pipeline.cli.keys import hash_key
 
     sys.exit(hash_key())
+
+
+@models_cli.command("list")
+def models_list() -> None:
+    """All presets: size, memory, licence, what each is good for, and whether it is here. Asks nobody."""
+    from pipeline.cli.models import run_list
+
+    sys.exit(run_list())
+
+
+ModelName = Annotated[str, typer.Argument(help="A preset, a hub id or a folder.", show_default=False, metavar="NAME")]
+
+
+@models_cli.command("info")
+def models_info(name: ModelName) -> None:
+    """What one model needs and what of it is here. Asks nobody."""
+    from pipeline.cli.models import run_info
+
+    sys.exit(run_info(name))
+
+
+@models_cli.command("install")
+def models_install(
+    name: ModelName,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.", show_default=False)] = None,
+) -> None:
+    """Fetch a model from the Hugging Face hub into its cache, as far as its files aren't here."""
+    from pipeline.cli.models import run_install
+
+    sys.exit(run_install(name, revision))
 
 
 @cli.command("demo-camera")

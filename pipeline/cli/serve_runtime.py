@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import WatchwordConfig
 from pipeline.config.file_watch import ConfigFile
+from pipeline.models.presets import checkpoint_of
 
 if TYPE_CHECKING:
     from api.server import ApiServer
@@ -255,7 +256,7 @@ class ServeRuntime:
 
     def _model_name(self) -> str:
         section = self._config.engine
-        return section.served_model_name or default_model_name(section.model)
+        return section.served_model_name or default_model_name(checkpoint_of(section.model))
 
     async def _open_camera_parts(self) -> tuple[CameraHub, EventStore]:
         from pipeline.queue.hub import CameraHub

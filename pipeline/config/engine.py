@@ -29,7 +29,9 @@ class EngineSection(Section):
         "inprocess", title="Backend", description="The engine in this process, or any OpenAI-compatible server."
     )
     model: str = Field(
-        "HuggingFaceTB/SmolVLM-256M-Instruct", title="Model", description="A local folder or a Hugging Face hub id."
+        "HuggingFaceTB/SmolVLM-256M-Instruct",
+        title="Model",
+        description="A local folder, a Hugging Face hub id, or a preset's name (watchword models list).",
     )
     served_model_name: str | None = Field(
         None, title="Served name", description="Name in the API; default: the model's own."

@@ -214,4 +214,5 @@ def _modest(body: dict[str, Any], limit: str) -> dict[str, Any]:
 
 
 def _shown(case: Case) -> str:
-    return repr({"body": case.body, "query": case.query, "path": case.path_parameters})[:600]
+    shown = repr({"body": case.body, "query": case.query, "path": case.path_parameters})
+    return shown.replace(data_url(), "<picture>")[:2000]

@@ -86,7 +86,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr("ingest.weights.resolve_weights", unavailable)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("pipeline.cli.demo_models._in_hub_cache", lambda model: False)
+    monkeypatch.setattr("pipeline.cli.demo_models._is_here", lambda model: False)
     monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
