@@ -23,7 +23,7 @@ from api.openai.fetch import PictureFetcher
 from api.openai.response_store import ResponseStore
 from api.openai.responses_request import ResponsesRequest
 from api.openai.tokenize import DetokenizeRequest, TokenizeChat, TokenizeText
-from api.operator import cameras, engine, events, queue, stream
+from api.operator import camera_settings, cameras, dead_letters, deliveries, engine, events, queue, stream
 from api.origin import CheckOrigin
 from api.services import Services
 from pipeline.config.server import Role
@@ -42,7 +42,17 @@ ROUTERS: Mapping[Role, Sequence[APIRouter]] = {
         models.router,
         tokenize.router,
     ),
-    "viewer": (metrics.router, cameras.router, events.router, queue.router, engine.router, stream.router),
+    "viewer": (
+        metrics.router,
+        cameras.router,
+        events.router,
+        queue.router,
+        dead_letters.router,
+        engine.router,
+        stream.router,
+        deliveries.router,
+    ),
+    "admin": (camera_settings.router, deliveries.admin_router),
 }
 """What needs which role. Changes below the viewer's routes need the role operator (:func:`api.auth.require`)."""
 
@@ -117,7 +127,9 @@ def _describe_bodies(app: FastAPI) -> None:
                 license_info=app.license_info,
                 routes=app.routes,
             )
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(
+                {**camera_settings.SCHEMAS, **definitions["$defs"]}
+            )
             for path, kinds in _BODIES.items():
                 references = [{"$ref": f"#/components/schemas/{model.__name__}"} for model in kinds]
                 schema["paths"][path]["post"]["requestBody"] = {

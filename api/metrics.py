@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from sqlalchemy.exc import SQLAlchemyError
 
 from api.services import Provided
+from pipeline.camera_metrics import camera_families
+from pipeline.config import WatchwordConfig
+from pipeline.delivery.deliverer import states_of
 from pipeline.image_ladder import ImageLadder
-from pipeline.messages import CameraState, CameraStatus
 from pipeline.queue.health import QueueUnavailable
-from pipeline.queue.hub import CameraHub, QueueStats
+from pipeline.queue.hub import CameraHub
+from pipeline.queue.stats import QueueStats
+from pipeline.store import EventStore
+from pipeline.store.deliveries import DELIVERED, FAILED
 from vlm_engine.engine import EngineState, VLMEngine
 from vlm_engine.metrics import SPECS, EngineMetrics, Histogram
 
 PREFIX = "watchword_"
 REDIS_TIMEOUT_S = 2.0
+STORE_TIMEOUT_S = 2.0
 
 router = APIRouter(tags=["health"])
 
@@ -36,6 +43,10 @@ async def metrics(services: Provided) -> Response:
         families += await hub_families(services.hub, time.time())
     if services.ladder is not None:
         families += ladder_families(services.ladder)
+    if services.store is not None:
+        families += await delivery_families(services.config, services.store)
+    if services.describing is not None:
+        families += services.describing.collect()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         families += collector.collect()
     return Response(generate_latest(_Gathered(tuple(families))), media_type=CONTENT_TYPE_LATEST)
@@ -104,40 +115,6 @@ async def hub_families(hub: CameraHub, now: float) -> list[Metric]:
     return [up, *camera_families(statuses, now), *queue_families(stats, drops)]
 
 
-def camera_families(statuses: Sequence[CameraStatus], now: float) -> Iterator[Metric]:
-    """Every camera's state and numbers as its ingest reported them. ``now`` in seconds since the epoch."""
-    state = GaugeMetricFamily(PREFIX + "camera_state", "1 for the state the camera is in.", labels=("camera", "state"))
-    report_age = GaugeMetricFamily(
-        PREFIX + "camera_report_age_seconds", "Since ingest last reported the camera.", labels=("camera",)
-    )
-    frame_age = GaugeMetricFamily(
-        PREFIX + "camera_frame_age_seconds", "Since the newest frame arrived.", labels=("camera",)
-    )
-    decoder = GaugeMetricFamily(
-        PREFIX + "camera_decoder", "1 for what decodes the stream: cpu or a device.", labels=("camera", "decoder")
-    )
-    numbers: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-        "fps": GaugeMetricFamily(PREFIX + "camera_fps", "Frames looked at per second.", labels=("camera",)),
-        "tracks": GaugeMetricFamily(PREFIX + "camera_people", "People in view.", labels=("camera",)),
-        "frames": CounterMetricFamily(PREFIX + "camera_frames", "Frames looked at.", labels=("camera",)),
-        "detections": CounterMetricFamily(PREFIX + "camera_detections", "People detected.", labels=("camera",)),
-        "crops": CounterMetricFamily(PREFIX + "camera_crops", "Crops published.", labels=("camera",)),
-        "reconnects": CounterMetricFamily(PREFIX + "camera_reconnects", "Connections made anew.", labels=("camera",)),
-    }
-    for status in statuses:
-        elapsed = max(0.0, now - status.updated)
-        for candidate in CameraState:
-            state.add_metric([status.camera, candidate.value], float(status.state is candidate))
-        report_age.add_metric([status.camera], elapsed)
-        if status.decoder:
-            decoder.add_metric([status.camera, status.decoder], 1.0)
-        if status.frame_age is not None:
-            frame_age.add_metric([status.camera], status.frame_age + elapsed)
-        for name, family in numbers.items():
-            family.add_metric([status.camera], float(getattr(status, name)))
-    yield from (state, report_age, frame_age, decoder, *numbers.values())
-
-
 def ladder_families(ladder: ImageLadder) -> Iterator[Metric]:
     """Where the ladder of crops' image tokens stands, and its steps."""
     yield GaugeMetricFamily(
@@ -154,6 +131,44 @@ def ladder_families(ladder: ImageLadder) -> Iterator[Metric]:
     for change, count in ladder.changes.items():
         changes.add_metric([change.value], count)
     yield changes
+
+
+async def delivery_families(config: WatchwordConfig, store: EventStore) -> list[Metric]:
+    """Messages by target and outcome, what waits, and how often rules matched; nothing while the database is away."""
+    if not config.webhooks and not config.alerts and not config.mqtt.enabled:
+        return []
+    try:
+        async with asyncio.timeout(STORE_TIMEOUT_S):
+            states, alerts = await asyncio.to_thread(
+                lambda: (states_of(config, store), store.deliveries.alert_counts())
+            )
+    except (SQLAlchemyError, TimeoutError):
+        return []
+    deliveries = CounterMetricFamily(
+        PREFIX + "deliveries",
+        "Messages: delivered, failed (attempts), or dropped, by reason.",
+        labels=("target", "outcome"),
+    )
+    waiting = GaugeMetricFamily(
+        PREFIX + "deliveries_waiting", "Events of which a target is still to be told.", labels=("target",)
+    )
+    oldest = GaugeMetricFamily(
+        PREFIX + "deliveries_oldest_age_seconds", "Since the oldest of that; 0 when nothing waits.", labels=("target",)
+    )
+    for name, state in states.items():
+        waiting.add_metric([name], state.waiting)
+        oldest.add_metric([name], max(0.0, time.time() - state.oldest) if state.oldest is not None else 0.0)
+        for outcome in sorted({DELIVERED, FAILED, *(state.counts or {})}):
+            deliveries.add_metric([name, outcome], (state.counts or {}).get(outcome, 0))
+    matches = CounterMetricFamily(
+        PREFIX + "alerts",
+        "Events that matched a rule: matched, or cooldown when another had just before.",
+        labels=("rule", "camera", "outcome"),
+    )
+    for alert in alerts:
+        matches.add_metric([alert.rule, alert.camera, "matched"], alert.matched)
+        matches.add_metric([alert.rule, alert.camera, "cooldown"], alert.cooled)
+    return [deliveries, waiting, oldest, matches]
 
 
 def queue_families(stats: QueueStats, drops: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:

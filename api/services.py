@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 
 if TYPE_CHECKING:
+    from pipeline.camera_registry import CameraRegistry
     from pipeline.config import WatchwordConfig
+    from pipeline.delivery.deliverer import Deliverer
+    from pipeline.describer_metrics import DescriberMetrics
+    from pipeline.embedder import Embedder
     from pipeline.image_ladder import ImageLadder
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
@@ -25,7 +29,11 @@ class Services:
         store: events and crops; None without cameras.
         hub: cameras, queue and event changes in Redis; None without cameras.
         model_name: the one name that requests may give as ``model``.
+        cameras: which cameras there are, and what changes them; None without cameras.
+        describing: what the describer counts and times; None where there is none.
+        embedder: search by meaning; None where it isn't configured.
         ladder: bounds crops' image tokens while their queue is too old; None where there is none.
+        deliverer: tells webhooks and MQTT of events; None where no target is configured.
     """
 
     config: WatchwordConfig
@@ -34,6 +42,10 @@ class Services:
     hub: CameraHub | None
     model_name: str
     ladder: ImageLadder | None = None
+    cameras: CameraRegistry | None = None
+    describing: DescriberMetrics | None = None
+    embedder: Embedder | None = None
+    deliverer: Deliverer | None = None
 
 
 def services_of(request: Request) -> Services:

@@ -136,7 +136,7 @@ def check(case: Case, backend: AttentionBackend, device: torch.device) -> float:
     found = error(out, dense(batch))
     if not found <= limit:
         raise AssertionError(f"{case.name}: {found:.2e} from dense float64 attention, allowed is {limit:.0e}")
-    judged = error(out, batch.run(TorchBackend(), fill=0.0)[0])
+    judged = error(out, batch.run(TorchBackend(case.dtype), fill=0.0)[0])
     if not judged <= 2 * limit:
         raise AssertionError(f"{case.name}: {judged:.2e} from the torch backend, allowed is {2 * limit:.0e}")
     for name, got, before, new in (

@@ -5,8 +5,11 @@
 ``--capacity`` is what the server runs and queues at once (engine.max_num_seqs + engine.max_queued_requests); the burst
 is ``--times`` as many requests, all sent in the same moment. Written are the statuses of the burst's answers (200 and
 429 are right; a 429 must have Retry-After), the gaps between the running streams' tokens alone and during the burst
-(p50, p90, p99, max in milliseconds), and their ratios. A client on the same machine takes processor time from the
-server too: its own work for the burst is in the numbers.
+(p50, p90, p99, max in milliseconds), and their ratios, and how long the engine's own steps were meanwhile.
+
+The burst is sent by a process of its own with the least priority: hundreds of connections made in one event loop would
+hold up the streams read there, and clients are elsewhere in earnest. Processor time that it takes from a server on the
+same machine is in the numbers nevertheless.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -95,21 +100,95 @@ def summary(gaps: list[float]) -> dict[str, float]:
     return {name: round(1000 * gaps[min(int(len(gaps) * share), len(gaps) - 1)], 1) for name, share in SHARES.items()}
 
 
+class Sender:
+    """The burst's process. It waits, ready, until it is told to send."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, options: argparse.Namespace, count: int) -> Sender:
+        """Returns once the process has loaded what it needs."""
+        about = {name: getattr(options, name) for name in ("base_url", "api_key", "model", "burst_tokens")}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", "from benchmarks.burst import send_when_told; send_when_told()"),
+            cwd=Path(__file__).resolve().parents[1],
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        sender = cls(process)
+        await sender._say({**about, "count": count})
+        await sender._hear()
+        return sender
+
+    async def send(self) -> Counter[str]:
+        """Sends the burst; gives how often each status came, once all have."""
+        await self._say({})
+        statuses: Counter[str] = Counter(await self._hear())
+        await self._process.wait()
+        return statuses
+
+    async def _say(self, message: dict[str, Any]) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            await self._process.stdin.drain()
+
+    async def _hear(self) -> Any:
+        line = await self._process.stdout.readline() if self._process.stdout is not None else b""
+        if not line:
+            raise SystemExit("the process that sends the burst has ended early")
+        return json.loads(line)
+
+
+def send_when_told() -> None:
+    """What the burst's process runs: settings, then a word to begin, come in as lines; statuses go out as one."""
+    os.nice(19)
+    about = json.loads(sys.stdin.readline())
+    print(json.dumps("ready"), flush=True)
+    sys.stdin.readline()
+
+    async def send() -> Counter[str]:
+        async with http_client(about["base_url"], about["api_key"]) as client:
+            return await send_burst(client, about["model"], about["count"], about["burst_tokens"])
+
+    print(json.dumps(asyncio.run(send())), flush=True)
+
+
+def http_client(base_url: str, api_key: str) -> httpx.AsyncClient:
+    """As many connections as it takes, none used twice."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    headers = {"Authorization": f"Bearer {api_key}"}
+    return httpx.AsyncClient(base_url=base_url, headers=headers, timeout=600, limits=limits)
+
+
+async def step_ms(client: httpx.AsyncClient, start: float, end: float) -> dict[str, float]:
+    """How long the engine's steps with decodes were in a span of the monotonic clock; empty for servers not ours.
+
+    The span is this machine's clock: for a server elsewhere it says nothing and is empty too.
+    """
+    response = await client.get(str(client.base_url.join("/api/engine/steps")))
+    if response.status_code != 200:
+        return {}
+    steps = response.json()
+    records = steps["steps"] if isinstance(steps, dict) else steps
+    seconds = sorted(r["seconds"] for r in records if r["decode_tokens"] and start <= r["started"] < end)
+    return {**summary(seconds), "steps": len(seconds)} if seconds else {}
+
+
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Alone for some seconds, then the burst until its last answer."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    headers = {"Authorization": f"Bearer {options.api_key}"}
-    settings: dict[str, Any] = {"base_url": options.base_url, "headers": headers, "timeout": 600, "limits": limits}
-    async with httpx.AsyncClient(**settings) as client:
+    count = options.times * options.capacity
+    async with http_client(options.base_url, options.api_key) as client:
+        sender = await Sender.start(options, count)
         streams = Streams(client, options.model, options.streams, options.tokens)
         await asyncio.sleep(options.warm_up)
         alone_from = time.monotonic()
         await asyncio.sleep(options.seconds)
         burst_from = time.monotonic()
-        count = options.times * options.capacity
-        statuses = await send_burst(client, options.model, count, options.burst_tokens)
+        statuses = await sender.send()
         burst_to = time.monotonic()
         await streams.stop()
+        steps = await step_ms(client, alone_from, burst_from), await step_ms(client, burst_from, burst_to)
     alone = streams.between(alone_from, burst_from)
     beside = streams.between(burst_from, burst_to)
     if not alone or not beside:
@@ -123,6 +202,8 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         },
         "gap_ms_alone": {**first, "gaps": len(alone)},
         "gap_ms_burst": {**second, "gaps": len(beside)},
+        "step_ms_alone": steps[0],
+        "step_ms_burst": steps[1],
         "ratio": {name: round(second[name] / first[name], 2) for name in SHARES if first[name]},
     }
 

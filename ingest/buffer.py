@@ -17,11 +17,20 @@ MAX_TRACKS = 10_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingCrop:
-    """A crop and its JPEG."""
+    """A crop with its JPEG and those of its ``extra_keys``."""
 
     message: CropMessage
     jpeg: bytes
+    extras: tuple[bytes, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes of all pictures."""
+        return len(self.jpeg) + sum(map(len, self.extras))
+
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Of all pictures that wait, whatever their number."""
 
 Waiting = TrackMessage | WaitingCrop
 
@@ -41,7 +50,9 @@ class MessageBuffer:
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
         self._crops = 0
-        self._finals_lost: set[str] = set()
+        self._bytes = 0
+        self._tried: set[str] = set()  # picture keys of waiting crops
+        self._finals_lost: dict[str, None] = {}  # a set in the order of arrival
 
     def put_track(self, message: TrackMessage) -> None:
         with self._lock:
@@ -58,6 +69,7 @@ class MessageBuffer:
                     break
             self._waiting.append(crop)
             self._crops += 1
+            self._bytes += crop.size
             self._enforce_bound()
 
     def take(self) -> Waiting | None:
@@ -70,16 +82,21 @@ class MessageBuffer:
                         self._drop_crop(item, Reason.DEADLINE)
                         continue
                     self._crops -= 1
+                    self._bytes -= item.size
+                    self._tried.discard(item.message.picture_key)
                 self._waiting.popleft()
                 return self._truthful(item)
             return None
 
     def give_back(self, item: Waiting) -> None:
-        """What could not be written is the oldest again."""
+        """What could not be written is the oldest again. A crop may have been, if only the reply got lost: dropping it
+        from now on is in doubt."""
         with self._lock:
             self._waiting.appendleft(item)
             if isinstance(item, WaitingCrop):
+                self._tried.add(item.message.picture_key)
                 self._crops += 1
+                self._bytes += item.size
                 self._enforce_bound()
 
     def sizes(self) -> tuple[int, int]:
@@ -89,25 +106,34 @@ class MessageBuffer:
 
     def _truthful(self, item: Waiting) -> Waiting:
         if isinstance(item, TrackMessage) and item.phase is TrackPhase.END and item.track in self._finals_lost:
-            self._finals_lost.discard(item.track)
+            self._finals_lost.pop(item.track)
             return replace(item, final_crop=False)
         return item
 
     def _enforce_bound(self) -> None:
-        while self._crops > self._max_crops:
+        while self._crops > self._max_crops or (self._bytes > MAX_BYTES and self._crops > 1):
             oldest = next(item for item in self._waiting if isinstance(item, WaitingCrop))
             self._drop_crop(oldest, Reason.BUFFER_FULL)
 
     def _drop_crop(self, crop: WaitingCrop, reason: Reason) -> None:
         self._waiting.remove(crop)
         self._crops -= 1
+        self._bytes -= crop.size
         if crop.message.kind is CropKind.FINAL:
-            self._finals_lost.add(crop.message.track)
-        self._drops.of(crop.message.camera).add(reason)
+            self._finals_lost[crop.message.track] = None
+            if len(self._finals_lost) > MAX_TRACKS:
+                # Their ends were dropped before them.
+                self._finals_lost.pop(next(iter(self._finals_lost)))
+        counts, key = self._drops.of(crop.message.camera), crop.message.picture_key
+        if key in self._tried:
+            self._tried.remove(key)
+            counts.add_in_doubt(reason, key)
+        else:
+            counts.add(reason)
 
     def _drop_track(self) -> None:
         tracks = [item for item in self._waiting if isinstance(item, TrackMessage)]
         victim = next((item for item in tracks if item.phase is TrackPhase.UPDATE), tracks[0])
         self._waiting.remove(victim)
-        self._finals_lost.discard(victim.track)
+        self._finals_lost.pop(victim.track, None)
         self._drops.of(victim.camera).add(Reason.BUFFER_FULL)

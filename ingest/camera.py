@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -19,6 +18,8 @@ from ingest.decoder import DecoderDevices
 from ingest.frame import Frame, FrameSink, Image
 from ingest.frozen import FrozenPicture
 from ingest.idle import IdleGate
+from ingest.polygon import PrivacyMasks
+from ingest.rate import Rate
 from ingest.source import DecodedPicture, FrameSource
 from ingest.stream import open_source
 from ingest.stream_errors import Failure, StreamError
@@ -31,8 +32,6 @@ from pipeline.redaction import redact
 
 log = logging.getLogger(__name__)
 
-FPS_WINDOW_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class CameraHealth:
@@ -43,6 +42,7 @@ class CameraHealth:
         next_retry: when the next attempt is due, seconds since the epoch; None while connected or connecting.
         reconnects: how often it came online again after it had been.
         frames: handed to the detector's slot; ``fps`` is their rate over the last seconds.
+        fps_in: pictures decoded from the stream, the same way.
         last_frame: when the newest frame arrived (monotonic), None before the first.
         decoder: ``cpu`` or the name of a device; empty before the first connection.
         idle: only keyframes are decoded, because nothing moves.
@@ -55,6 +55,7 @@ class CameraHealth:
     reconnects: int = 0
     frames: int = 0
     fps: float = 0.0
+    fps_in: float = 0.0
     last_frame: float | None = None
     width: int = 0
     height: int = 0
@@ -94,11 +95,13 @@ class CameraReader:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._health = CameraHealth(CameraState.CONNECTING, Reason.NONE, clock.now())
-        self._arrivals: deque[float] = deque(maxlen=512)
+        self._decoded = Rate()
+        self._handed_on = Rate()
         self._connection = 0
         self._online_connection = 0
         self._frozen = FrozenPicture(config.frozen_after_s, config.frozen_keyframes)
         self._idle = idle or IdleGate(config.idle_after_s, clock.monotonic())
+        self._masks = PrivacyMasks(config.masks)
         self._title = title or config.id
         self._failures = ThrottledLogger(log)
         self._thread = threading.Thread(target=self._run, name=f"camera-{config.id}", daemon=True)
@@ -121,16 +124,18 @@ class CameraReader:
         self._stop.set()
 
     def keep_awake(self) -> None:
-        """Somebody is in view: every frame is wanted. May be called by any thread."""
+        """Something happens, or is looked at: every frame is wanted. May be called by any thread."""
         self._idle.keep_awake(self._clock.monotonic())
 
     def health(self) -> CameraHealth:
+        now = self._clock.monotonic()
         with self._lock:
             health = self._health
-            recent = [at for at in self._arrivals if at > self._clock.monotonic() - FPS_WINDOW_S]
-        span = recent[-1] - recent[0] if len(recent) > 1 else 0.0
-        fps = (len(recent) - 1) / span if span > 0 else 0.0
-        return replace(health, fps=round(fps, 2))
+        return replace(
+            health,
+            fps=round(self._handed_on.per_second(now), 2),
+            fps_in=round(self._decoded.per_second(now), 2),
+        )
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -177,10 +182,12 @@ class CameraReader:
             for picture in pictures:
                 now = self._clock.monotonic()
                 if picture is not None:
+                    self._decoded.count(now)
                     arrivals.arrived(now)
                     self._take(picture, source, arrivals, now)
                 elif source.keyframes_only:
                     arrivals.arrived(source.last_packet)
+                self._rest_or_not(source, now)
                 arrivals.check_deadlines(now)
                 if now - arrivals.opened >= HEALTHY_AFTER_S:
                     self._backoff.reset()
@@ -198,20 +205,24 @@ class CameraReader:
         if not due and not (picture.keyframe and source.live):
             return
         image = np.ascontiguousarray(picture.frame.to_ndarray(format="bgr24"), dtype=np.uint8)
+        self._masks.black_out(image)
         frozen = source.live and self._frozen.sees(image, picture.keyframe, now)
-        source.keyframes_only = source.live and self._idle.idles(image, now)
-        with self._lock:
-            self._health = replace(self._health, decoder=source.decoder, idle=source.keyframes_only)
         if frozen:
             self._drops.add(Reason.FROZEN)
             self._set_state(CameraState.FROZEN, Reason.FROZEN)
         elif due:
             self._hand_on(image, now)
 
+    def _rest_or_not(self, source: FrameSource, now: float) -> None:
+        source.keyframes_only = source.live and self._idle.idles(now)
+        health = self._health
+        if (health.decoder, health.idle) != (source.decoder, source.keyframes_only):
+            with self._lock:
+                self._health = replace(self._health, decoder=source.decoder, idle=source.keyframes_only)
+
     def _hand_on(self, image: Image, now: float) -> None:
         with self._lock:
             number = self._health.frames + 1
-            self._arrivals.append(now)
             self._health = replace(
                 self._health,
                 frames=number,
@@ -219,6 +230,7 @@ class CameraReader:
                 width=int(image.shape[1]),
                 height=int(image.shape[0]),
             )
+        self._handed_on.count(now)
         self._set_state(CameraState.ONLINE, Reason.NONE)
         self._slot.put(Frame(self._config.id, number, image, self._clock.now(), now, self._connection))
 

@@ -10,6 +10,7 @@ import redis
 
 from pipeline.logs import ThrottledLogger
 from pipeline.messages import CommandMessage
+from pipeline.queue.address import RedisAddress
 from pipeline.queue.commands import CommandReader
 from pipeline.queue.connect import sync_client
 
@@ -22,8 +23,8 @@ PAUSE_S = 1.0
 class CommandListener:
     """A thread that hands each command to ``handle``, one after the other; Redis may come and go."""
 
-    def __init__(self, url: str, handle: Callable[[CommandMessage], None]) -> None:
-        self._client = sync_client(url)
+    def __init__(self, address: RedisAddress | str, handle: Callable[[CommandMessage], None]) -> None:
+        self._client = sync_client(address)
         self._handle = handle
         self._reader: CommandReader | None = None
         self._stopping = threading.Event()
@@ -65,4 +66,4 @@ class CommandListener:
                 try:
                     self._handle(command)
                 except Exception:  # one command must not end the listening
-                    log.exception("commands: %s of camera %s failed", command.kind.value, command.camera)
+                    log.exception("commands: %s %s failed", command.kind.value, command.camera)

@@ -7,6 +7,9 @@ from collections import Counter
 
 from pipeline.reasons import Reason
 
+MAX_DOUBTS = 1000
+"""Beyond it, a crop in doubt is counted as dropped."""
+
 
 class DropCounts:
     """Thread-safe. ``totals`` is for the status, ``take_new`` for the sums that outlive the process."""
@@ -15,6 +18,7 @@ class DropCounts:
         self._lock = threading.Lock()
         self._totals: Counter[Reason] = Counter()
         self._new: Counter[Reason] = Counter()
+        self._doubts: list[tuple[Reason, str]] = []
 
     def add(self, reason: Reason, n: int = 1) -> None:
         if n <= 0:
@@ -22,6 +26,21 @@ class DropCounts:
         with self._lock:
             self._totals[reason] += n
             self._new[reason] += n
+
+    def add_in_doubt(self, reason: Reason, picture_key: str) -> None:
+        """A crop that may have reached Redis all the same: only Redis can tell whether it is to be counted."""
+        with self._lock:
+            self._totals[reason] += 1
+            if len(self._doubts) < MAX_DOUBTS:
+                self._doubts.append((reason, picture_key))
+            else:
+                self._new[reason] += 1
+
+    def take_doubts(self) -> list[tuple[Reason, str]]:
+        """Reason and picture key of those that were added in doubt since the last call."""
+        with self._lock:
+            doubts, self._doubts = self._doubts, []
+        return doubts
 
     def totals(self) -> dict[str, int]:
         """Since the process started."""
@@ -33,11 +52,6 @@ class DropCounts:
         with self._lock:
             new, self._new = dict(self._new), Counter()
         return new
-
-    def give_back(self, counts: dict[Reason, int]) -> None:
-        """Puts back what ``take_new`` gave and could not be written."""
-        with self._lock:
-            self._new.update(counts)
 
 
 class DropLedger:

@@ -6,6 +6,7 @@ import logging
 import threading
 
 import av
+from av.codec import Codec
 from av.codec.context import CodecContext
 from av.codec.hwaccel import HWAccel, hwdevices_available
 from av.packet import Packet
@@ -23,10 +24,18 @@ CPU = "cpu"
 AUTO = "auto"
 # How frames look that were fetched from a device; libav's own decoders give planar ones.
 _DEVICE_FORMATS = ("nv12", "nv16", "p010le", "p016le", "p210le", "p216le")
+CATCH_UP_PIXELS = 40e6
+"""As many are decoded at once when a rest ends in the middle of a group of pictures: about 0.2 s of one core."""
+LONGEST_GROUP = 1000
+"""Packets. A stream without a keyframe for so long has none: it refreshes bit by bit, and can't be rested on."""
 
 
 class Decoder:
     """Decodes the packets of one stream, in the thread that calls it.
+
+    While ``keyframes_only`` is set, what lies between two keyframes is put aside. When that ends, the packets since the
+    last keyframe are decoded in one go, so that the next picture is whole; where that would take too long (a large
+    picture, a long group), decoding goes on with the next keyframe.
 
     ``name`` is ``cpu`` or the device's; it becomes ``cpu`` when libav, allowed to, decodes in software after all.
     """
@@ -40,6 +49,10 @@ class Decoder:
         # wrongly.
         context.options = {"err_detect": "aggressive"}
         self._context = context
+        self._aside: list[Packet[AvVideoStream]] = []
+        self._passed_over = 0
+        self._has_keyframes = True
+        self.keyframes_only = False
         self.name = name
 
     @property
@@ -47,22 +60,61 @@ class Decoder:
         """Name of the codec, such as ``h264``."""
         return self._context.name
 
-    @property
-    def keyframes_only(self) -> bool:
-        return self._context.skip_frame == "NONKEY"
-
-    @keyframes_only.setter
-    def keyframes_only(self, wanted: bool) -> None:
-        """What lies between two keyframes is parsed but not decoded. May be changed at any time."""
-        self._context.skip_frame = "NONKEY" if wanted else "DEFAULT"
-
     def decode(self, packet: Packet[AvVideoStream]) -> list[VideoFrame]:
         """Frames that are ready. Raises av.error.InvalidDataError for a packet that makes no sense."""
+        if packet.is_keyframe or packet.size == 0:
+            self._aside.clear()
+            self._passed_over = 0
+        elif self._passes_over():
+            if self._passed_over <= self._most_aside:
+                self._aside.append(packet)
+            return []
+        elif self._passed_over:
+            self._catch_up()
         frames = self._context.decode(packet)
         if self.name != CPU and frames and frames[0].format.name not in _DEVICE_FORMATS:
             log.warning("decoder: %s can't decode this stream; it is decoded on the CPU", self.name)
             self.name = CPU
         return frames
+
+    def _passes_over(self) -> bool:
+        """Whether the next packet is not decoded now: for rest, or because what it builds on was not decoded."""
+        if not self._has_keyframes:
+            return False
+        if not self.keyframes_only and self._passed_over <= self._most_aside:
+            return False
+        self._passed_over += 1
+        self._has_keyframes = self._passed_over < LONGEST_GROUP
+        return self._has_keyframes
+
+    @property
+    def _most_aside(self) -> int:
+        return int(CATCH_UP_PIXELS / max(1, self._context.width * self._context.height))
+
+    def _catch_up(self) -> None:
+        """The pictures are too old to be shown; what comes next is built on them."""
+        aside, self._aside = self._aside, []
+        self._passed_over = 0
+        for packet in aside:
+            self._context.decode(packet)
+
+
+def device_faults(codec: str = "h264") -> dict[str, str]:
+    """Every device that this build of PyAV knows, with why it can't decode ``codec`` here; empty text: it can.
+
+    Tries each one: the driver may be there without the hardware, or closed to this user.
+    """
+    faults: dict[str, str] = {}
+    for name in hwdevices_available():
+        try:
+            HWAccel(name, allow_software_fallback=False).create(Codec(codec, "r"))
+        except (av.error.FFmpegError, OSError, ValueError, RuntimeError) as error:
+            unsupported = isinstance(error, NotImplementedError)
+            text = f"decodes no {codec}" if unsupported else getattr(error, "strerror", None)
+            faults[name] = text or type(error).__name__
+        else:
+            faults[name] = ""
+    return faults
 
 
 class DecoderDevices:

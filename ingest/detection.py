@@ -1,7 +1,9 @@
-"""A found person, and the check that every box passes before anything else sees it."""
+"""What was found on a frame, and the check that every box passes before anything else sees it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +12,18 @@ from numpy.typing import NDArray
 from pipeline.messages import Box
 
 Rows = NDArray[np.float32]
-"""What the detector gives for one frame: n x 5, x1, y1, x2, y2 in pixels, and the score."""
+"""What the detector gives for one frame: n x 6, x1, y1, x2, y2 in pixels, the score, and the number of the class."""
+
+Labels = Mapping[int, str]
+"""The classes that a camera looks for, by their number in its network."""
 
 DUPLICATE_IOU = 0.9
-"""YOLO26's end-to-end head now and then gives one person twice (ultralytics #23850)."""
+"""YOLO26's end-to-end head now and then gives one person twice (ultralytics #23850, cases R39)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """A person in a frame; the box lies within it and has an area."""
+    """Somebody or something in a frame; the box lies within it and has an area."""
 
     box: Box
     score: float
@@ -33,23 +38,24 @@ class CheckedBoxes:
     invalid: int
 
 
-def check_boxes(rows: Rows, width: int, height: int, least_score: float, label: str) -> CheckedBoxes:
+def check_boxes(rows: Rows, width: int, height: int, least_score: float, labels: Labels) -> CheckedBoxes:
     """Refuses infinite, NaN, inverted and empty boxes and such as lie outside the frame, clips the rest to the frame.
 
-    One box of that kind, let through, crashed whole camera processes elsewhere (Frigate PR #23475).
+    One box of that kind, let through, crashed whole camera processes elsewhere (Frigate PR #23475, cases R36). What is
+    of no class in ``labels`` is left out uncounted, whatever its box.
     """
     found: list[Detection] = []
     invalid = 0
-    ordered = rows[np.argsort(-np.nan_to_num(rows[:, 4], nan=-1.0), kind="stable")]
-    for x1, y1, x2, y2, score in ordered.astype(float).tolist():
-        if score < least_score:
-            continue
+    wanted = rows[np.isin(rows[:, 5], list(labels)) & ~(rows[:, 4] < least_score)]
+    ordered = wanted[np.argsort(-np.nan_to_num(wanted[:, 4], nan=-1.0), kind="stable")]
+    for x1, y1, x2, y2, score, number in ordered.astype(float).tolist():
         box = (max(0.0, x1), max(0.0, y1), min(float(width), x2), min(float(height), y2))
-        # Comparisons with NaN are false; a box with an infinite side says nothing about where somebody is.
-        sound = np.isfinite((x1, y1, x2, y2, score)).all() and box[2] - box[0] >= 1 and box[3] - box[1] >= 1
+        label = labels[int(number)]
+        # A box with an infinite side says nothing about where somebody is.
+        sound = all(map(math.isfinite, (x1, y1, x2, y2, score))) and box[2] - box[0] >= 1 and box[3] - box[1] >= 1
         if not sound or score > 1:
             invalid += 1
-        elif all(iou(box, other.box) <= DUPLICATE_IOU for other in found):
+        elif all(label != other.label or iou(box, other.box) <= DUPLICATE_IOU for other in found):
             found.append(Detection(box, score, label))
     return CheckedBoxes(tuple(found), invalid)
 

@@ -1,20 +1,22 @@
-"""YOLO26 through ultralytics: people only."""
+"""YOLO26 through ultralytics: the networks of all cameras, and one forward for the frames that may share it."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ingest.detection import Rows
+from ingest.detection import Labels, Rows
 from ingest.frame import Image
-from ingest.weights import prepare_ultralytics
-from pipeline.config import DetectorConfig
+from ingest.weights import prepare_ultralytics, resolve_weights
+from pipeline.config import CameraConfig, DetectorConfig
 
 log = logging.getLogger(__name__)
 
@@ -22,39 +24,71 @@ LEAST_SCORE = 0.1
 """ByteTrack keeps known tracks alive with weak detections, so the network's answers are taken from here on; what counts
 as a person by itself is the camera's own threshold."""
 
-WARM_UP_SIZE = (480, 640)
+COMMON_SIZES = ((480, 640), (360, 640), (576, 704))
+"""Height and width of the frames that most cameras send (as proportions). A checkpoint's input follows them, so each is
+another shape for the network; others are warmed up when their first frame comes."""
+
+_GREY = 114
+_HALF, _INT8 = 16, 8
 
 
 class DetectorError(RuntimeError):
     """The model can't be used; the text says why."""
 
 
-class PersonDetector:
-    """One network for all cameras; to be used by one thread at a time (ultralytics' predictor keeps state).
+@dataclass(frozen=True, slots=True)
+class DetectorGroup:
+    """What frames must have in common to share a forward."""
+
+    weights: str
+    quantize: int | None
+    imgsz: int
+
+    @classmethod
+    def of(cls, camera: CameraConfig, config: DetectorConfig) -> DetectorGroup:
+        """A camera's own settings, and the detector's where it has none."""
+        return cls(camera.weights or config.weights, camera.quantize or config.quantize, camera.imgsz or config.imgsz)
+
+
+class YoloNetwork:
+    """One network; to be used by one thread at a time (ultralytics' predictor keeps state).
 
     ``nms=False`` chooses YOLO26's end-to-end head. It is always passed: ultralytics' default has changed before, and
     which head a network keeps is decided for good when it is loaded. A model without such a head (an older YOLO) falls
     back to its usual suppression by itself.
     """
 
-    def __init__(self, weights: Path, config: DetectorConfig) -> None:
-        """Loads the model. Raises :class:`DetectorError`."""
+    def __init__(self, weights: Path, config: DetectorConfig, quantize: int | None = None) -> None:
+        """Loads the model; ``quantize`` as the configuration has it. Raises :class:`DetectorError`."""
         prepare_ultralytics()
         from ultralytics import YOLO
 
+        from ingest.predictor import QuickPredictor
+
+        self._predictor = QuickPredictor
         self._config = config
+        self._quantize = quantize
+        self._warm: set[tuple[int, int, int]] = set()
         try:
             self._model: Any = YOLO(str(weights), task="detect")
-            names: dict[int, str] = dict(self._model.names)
+            self.names: dict[int, str] = {i: str(name).strip().lower() for i, name in dict(self._model.names).items()}
         except Exception as error:  # anything can come out of unpickling a checkpoint or loading an export
             raise DetectorError(f"{weights} can't be loaded: {type(error).__name__}: {error}") from error
-        self._classes = [index for index, name in names.items() if name.strip().lower() == "person"]
-        if not self._classes:
-            known = ", ".join(list(names.values())[:10])
-            raise DetectorError(f"{weights} knows no class 'person'; its classes: {known}")
-        self.label = "person"
         self.weights = weights
         self._device = None if config.device == "auto" else config.device
+        if quantize == _INT8 and weights.suffix == ".pt":
+            raise DetectorError(f"quantize is 8, but {weights.name} is a checkpoint; int8 needs an export made with it")
+
+    def labels(self, classes: Iterable[str]) -> Labels:
+        """Numbers and names of the classes. Raises :class:`DetectorError` for one that the network doesn't know."""
+        numbers = {name: number for number, name in self.names.items()}
+        for name in classes:
+            if name not in numbers:
+                near = get_close_matches(name, numbers, n=1)
+                known = ", ".join(list(numbers)[:10]) + (", ..." if len(numbers) > 10 else "")
+                meant = f"; did you mean {near[0]!r}?" if near else ""
+                raise DetectorError(f"{self.weights} knows no class {name!r}; its classes: {known}{meant}")
+        return {numbers[name]: name for name in classes}
 
     @property
     def batch_size(self) -> int:
@@ -65,43 +99,61 @@ class PersonDetector:
         """
         return self._config.max_batch if self._on_gpu else 1
 
-    def warm_up(self) -> None:
-        """Everything that the first forward costs extra, before the first camera waits for it."""
+    def warm_up(self, imgsz: int | None = None) -> None:
+        """Everything that the first forwards cost extra, before the first camera waits for it."""
+        imgsz = imgsz or self._config.imgsz
         self._limit_threads()
-        grey = np.full((*WARM_UP_SIZE, 3), 114, dtype=np.uint8)
-        self.detect([grey])
+        self._forward([_grey(*COMMON_SIZES[0])], imgsz)
         self._limit_openvino_threads()
-        self.detect([grey] * self.batch_size)
+        self._check_precision()
+        for size in COMMON_SIZES:
+            self._warm_up(*size, imgsz)
 
-    def detect(self, images: Sequence[Image]) -> list[Rows]:
-        """People in each image, scores from ``LEAST_SCORE``; boxes are not checked yet.
+    def detect(self, images: Sequence[Image], imgsz: int | None = None) -> list[Rows]:
+        """What is on each image, all classes, scores from ``LEAST_SCORE``; boxes are not checked yet.
+
+        ``imgsz``: longer side of the input, the detector's own when not given.
 
         Images of one size share a forward: mixed ones would all be padded to a square. Raises whatever the network's
         runtime raises.
         """
+        imgsz = imgsz or self._config.imgsz
         by_size: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for index, image in enumerate(images):
             by_size[image.shape].append(index)
-        found: list[Rows] = [np.zeros((0, 5), dtype=np.float32)] * len(images)
-        for indices in by_size.values():
+        found: list[Rows] = [np.zeros((0, 6), dtype=np.float32)] * len(images)
+        for (height, width, _), indices in by_size.items():
+            self._warm_up(height, width, imgsz)
             for start in range(0, len(indices), self._config.max_batch):
                 part = indices[start : start + self._config.max_batch]
-                for index, rows in zip(part, self._forward([images[i] for i in part]), strict=True):
+                for index, rows in zip(part, self._forward([images[i] for i in part], imgsz), strict=True):
                     found[index] = rows
         return found
 
-    def _forward(self, images: list[Image]) -> list[Rows]:
+    def _warm_up(self, height: int, width: int, imgsz: int) -> None:
+        """Once for each shape of the input and, where frames share forwards, for each number of them."""
+        scale = imgsz / max(height, width)
+        shape = (round(height * scale), round(width * scale), imgsz)
+        if shape in self._warm:
+            return
+        self._warm.add(shape)
+        for count in range(1, self.batch_size + 1):
+            self._forward([_grey(height, width)] * count, imgsz)
+
+    def _forward(self, images: list[Image], imgsz: int) -> list[Rows]:
+        half = {"quantize": _HALF} if self._quantize == _HALF else {}
         results = self._model.predict(
             images,
             nms=False,
-            classes=self._classes,
             conf=LEAST_SCORE,
-            imgsz=self._config.imgsz,
+            imgsz=imgsz,
             device=self._device,
             verbose=False,
             save=False,
+            predictor=self._predictor,
+            **half,
         )
-        return [np.asarray(result.boxes.data.cpu().numpy()[:, :5], dtype=np.float32) for result in results]
+        return [np.asarray(result.boxes.data.cpu().numpy()[:, :6], dtype=np.float32) for result in results]
 
     @property
     def _on_gpu(self) -> bool:
@@ -128,3 +180,59 @@ class PersonDetector:
         backend.compile_model = partial(compile_model.func, device_name="CPU", config=config)
         xml = self.weights if self.weights.is_file() else next(self.weights.glob("*.xml"))
         backend.ov_compiled_model = backend.compile_model(openvino.Core().read_model(xml))
+
+    def _check_precision(self) -> None:
+        """Raises :class:`DetectorError` for int8 from weights that are not; says what else won't come true."""
+        model: Any = self._model.predictor.model
+        made_with: dict[str, Any] = (getattr(model, "metadata", None) or {}).get("args") or {}
+        if self._quantize == _INT8 and not (made_with.get("int8") or made_with.get("quantize") == _INT8):
+            raise DetectorError(f"quantize is 8, but {self.weights.name} was not exported with int8")
+        if self._quantize == _HALF and not self._on_gpu:
+            log.warning("detector: quantize is 16, but %s runs on a CPU, where it makes nothing faster", self.weights)
+
+
+class Detectors:
+    """The networks that the cameras ask for: each loaded once, and warm before its first camera's first frame."""
+
+    def __init__(self, config: DetectorConfig) -> None:
+        self._config = config
+        self._own = DetectorGroup(config.weights, config.quantize, config.imgsz)
+        self._networks: dict[tuple[str, int | None], YoloNetwork] = {}
+
+    def find(self) -> None:
+        """Looks for the weights of the detector itself. Raises :class:`~ingest.weights.WeightsUnavailable`."""
+        resolve_weights(self._own.weights)
+
+    def load_own(self) -> None:
+        """Loads the network of the cameras without settings of their own; takes seconds.
+
+        Raises :class:`DetectorError`, :class:`~ingest.weights.WeightsUnavailable`.
+        """
+        self.load(self._own).labels(self._config.classes)
+
+    def load(self, group: DetectorGroup) -> YoloNetwork:
+        """Takes seconds for a network that isn't loaded yet. May be called while others are in use.
+
+        Raises :class:`DetectorError`, :class:`~ingest.weights.WeightsUnavailable`.
+        """
+        key = (group.weights, group.quantize)
+        network = self._networks.get(key)
+        if network is None:
+            weights = resolve_weights(group.weights)
+            log.info("detector: loading %s", weights)
+            network = YoloNetwork(weights, self._config, group.quantize)
+            network.warm_up(group.imgsz)
+            self._networks[key] = network
+        return network
+
+    def batch_size(self, group: DetectorGroup) -> int:
+        """Most frames of the group in one forward."""
+        return self._networks[group.weights, group.quantize].batch_size
+
+    def detect(self, group: DetectorGroup, images: Sequence[Image]) -> list[Rows]:
+        """See :meth:`YoloNetwork.detect`; for one thread at a time. The group has been loaded."""
+        return self._networks[group.weights, group.quantize].detect(images, group.imgsz)
+
+
+def _grey(height: int, width: int) -> Image:
+    return np.full((height, width, 3), _GREY, dtype=np.uint8)

@@ -1,13 +1,15 @@
-"""One thread that takes the newest frame of each camera in turn and hands back who is on it."""
+"""One thread that takes the newest frame of each camera in turn, leaves out the still ones, and hands back who is on
+the others."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from typing import Protocol
 
 from ingest.detection import Rows
-from ingest.detector import PersonDetector
+from ingest.detector import DetectorGroup, Detectors
 from ingest.frame import Frame, FrameSlot
 from pipeline.clock import Clock
 from pipeline.logs import ThrottledLogger
@@ -27,6 +29,15 @@ class DetectionFeed(Protocol):
     @property
     def slot(self) -> FrameSlot: ...
 
+    @property
+    def group(self) -> DetectorGroup:
+        """Frames of one group share forwards."""
+        ...
+
+    def wants(self, frame: Frame) -> bool:
+        """Whether the detector should look at the frame. Must be cheap: it is asked for each one."""
+        ...
+
     def detected(self, frame: Frame, rows: Rows, seconds: float) -> None:
         """Who is on the frame; ``seconds`` is the frame's share of the forward."""
         ...
@@ -41,20 +52,19 @@ class DetectionFeed(Protocol):
 
 
 class DetectorLoop:
-    """Fair between the cameras: each round starts one camera further on.
+    """Fair between the cameras: whose turn was longest ago comes first, and brings others of its group along.
 
     No waiting to fill a batch: while a forward runs, frames of other cameras come in by themselves, so a batch is as
     large as the load asks for, and a lone camera is never delayed.
     """
 
-    def __init__(self, detector: PersonDetector, clock: Clock) -> None:
-        self._detector = detector
+    def __init__(self, detectors: Detectors, clock: Clock) -> None:
+        self._detectors = detectors
         self._clock = clock
         self._lock = threading.Lock()
         self._feeds: dict[str, DetectionFeed] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._turn = 0
         self._errors = ThrottledLogger(log)
         self._thread = threading.Thread(target=self._run, name="detector", daemon=True)
 
@@ -98,7 +108,7 @@ class DetectorLoop:
             return False
         started = self._clock.monotonic()
         try:
-            found = self._detector.detect([frame.image for _, frame in batch])
+            found = self._detectors.detect(batch[0][0].group, [frame.image for _, frame in batch])
         except Exception as error:  # whatever the network's runtime raises costs these frames, not the loop
             self._errors.log(logging.ERROR, type(error).__name__, "detector: %s: %s", type(error).__name__, error)
             for feed, frame in batch:
@@ -110,21 +120,29 @@ class DetectorLoop:
         return True
 
     def _next_frames(self) -> list[tuple[DetectionFeed, Frame]]:
+        """The next batch: of one group, the cameras that waited longest for their turn first."""
         with self._lock:
             feeds = list(self._feeds.values())
-        if not feeds:
-            return []
-        self._turn = (self._turn + 1) % len(feeds)
         batch: list[tuple[DetectionFeed, Frame]] = []
-        for offset in range(len(feeds)):
-            feed = feeds[(self._turn + offset) % len(feeds)]
+        for feed in feeds:
+            if batch and feed.group != batch[0][0].group:
+                continue
             frame = feed.slot.take()
-            if frame is not None:
-                batch.append((feed, frame))
-                if len(batch) == self._detector.batch_size:
-                    self._turn = (self._turn + offset) % len(feeds)
-                    break
+            # One that can't say whether it wants the frame gets it looked at.
+            if frame is None or self._call(feed, "wants", frame) is False:
+                continue
+            batch.append((feed, frame))
+            if len(batch) == self._detectors.batch_size(feed.group):
+                break
+        self._had_their_turn(feed for feed, _ in batch)
         return batch
+
+    def _had_their_turn(self, feeds: Iterable[DetectionFeed]) -> None:
+        """They come last from now on."""
+        with self._lock:
+            for feed in feeds:
+                if self._feeds.get(feed.camera) is feed:
+                    self._feeds[feed.camera] = self._feeds.pop(feed.camera)
 
     def _tick(self, due: float) -> float:
         now = self._clock.monotonic()
@@ -136,12 +154,16 @@ class DetectorLoop:
             self._call(feed, "tick", now)
         return now + TICK_S
 
-    def _call(self, feed: DetectionFeed, method: str, *args: object) -> None:
-        """Isolates the cameras from each other. The lock keeps a feed from being removed in the middle of a call."""
+    def _call(self, feed: DetectionFeed, method: str, *args: object) -> object:
+        """What the method gives, None when it fails: the cameras are isolated from each other.
+
+        The lock keeps a feed from being removed in the middle of a call.
+        """
         with self._lock:
             if self._feeds.get(feed.camera) is not feed:
-                return
+                return None
             try:
-                getattr(feed, method)(*args)
+                return getattr(feed, method)(*args)
             except Exception:
                 log.exception("camera %s: %s failed", feed.camera, method)
+                return None

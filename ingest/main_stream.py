@@ -31,7 +31,7 @@ class MainStream:
             DropCounts(),
             clock,
             devices=devices,
-            idle=IdleGate(IDLE_AFTER_S, clock.monotonic(), motion=False),
+            idle=IdleGate(IDLE_AFTER_S, clock.monotonic()),
             title=f"{config.id} (main stream)",
         )
         self.start = self._reader.start

@@ -10,7 +10,9 @@ import cv2
 
 from ingest.crop import encode_jpeg
 from ingest.frame import Frame
+from ingest.privacy import obscure
 from pipeline.clock import Clock
+from pipeline.config import Blur
 from pipeline.messages import Box
 
 WATCH_S = 15.0
@@ -32,10 +34,15 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Preview:
-    """A frame to be drawn on; the drawing itself happens in the publisher's thread, away from the detector."""
+    """A frame to be drawn on; the drawing itself happens in the publisher's thread, away from the detector.
+
+    ``hidden`` are the regions of the frame that are made unrecognisable.
+    """
 
     frame: Frame
     marks: tuple[Mark, ...]
+    hidden: tuple[Box, ...] = ()
+    blur: Blur = "none"
 
 
 class PreviewBoard:
@@ -61,6 +68,11 @@ class PreviewBoard:
             self._until.pop(camera, None)
             self._last.pop(camera, None)
             self._waiting.pop(camera, None)
+
+    def watched(self, camera: str) -> bool:
+        """Whether somebody looks at this camera."""
+        with self._lock:
+            return self._until.get(camera, 0.0) > self._clock.monotonic()
 
     def wants(self, camera: str) -> bool:
         """Whether a preview of this camera is worth making now."""
@@ -88,7 +100,9 @@ def draw(preview: Preview) -> bytes:
     """The frame with its marks as JPEG, at most ``MAX_WIDTH`` pixels wide."""
     scale = min(1.0, MAX_WIDTH / preview.frame.width)
     size = (round(preview.frame.width * scale), round(preview.frame.height * scale))
-    image = preview.frame.image.copy() if scale == 1 else cv2.resize(preview.frame.image, size)
+    image = preview.frame.image.copy() if scale == 1 or preview.hidden else preview.frame.image
+    obscure(image, preview.hidden, preview.blur)
+    image = image if scale == 1 else cv2.resize(image, size)
     for mark in preview.marks:
         x1, y1, x2, y2 = (round(v * scale) for v in mark.box)
         cv2.rectangle(image, (x1, y1), (x2, y2), _GREEN, 2)

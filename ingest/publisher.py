@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from pipeline.clock import Clock
 from pipeline.config import RedisConfig
 from pipeline.logs import ThrottledLogger
 from pipeline.messages import CameraStatus, CropMessage, TrackMessage
+from pipeline.queue.address import RedisAddress
 from pipeline.queue.connect import sync_client
 from pipeline.queue.crops import CropWriter
-from pipeline.queue.drops import count_drops
+from pipeline.queue.drops import DoubtfulDrop, DropCounter
 from pipeline.queue.preview import PreviewWriter
 from pipeline.queue.status import StatusWriter
 from pipeline.queue.tracks import TrackWriter
@@ -53,7 +55,7 @@ class Publisher:
 
     def __init__(
         self,
-        url: str,
+        address: RedisAddress | str,
         config: RedisConfig,
         statuses: Callable[[], list[CameraStatus]],
         drops: DropLedger,
@@ -61,11 +63,13 @@ class Publisher:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self._client = sync_client(url)
+        self._client = sync_client(address)
         self._crop_writer = CropWriter(self._client, config)
         self._track_writer = TrackWriter(self._client)
         self._status_writer = StatusWriter(self._client, config)
         self._preview_writer = PreviewWriter(self._client)
+        self._drop_counter = DropCounter(self._client)
+        self._uncounted: tuple[str, dict[tuple[str, Reason], int], tuple[DoubtfulDrop, ...]] | None = None
         self._statuses = statuses
         self._drops = drops
         self._previews = previews
@@ -105,8 +109,8 @@ class Publisher:
         self._buffer.put_track(message)
         self._wake.set()
 
-    def crop(self, message: CropMessage, jpeg: bytes) -> None:
-        self._buffer.put_crop(WaitingCrop(message, jpeg))
+    def crop(self, message: CropMessage, jpeg: bytes, extras: tuple[bytes, ...] = ()) -> None:
+        self._buffer.put_crop(WaitingCrop(message, jpeg, extras))
         self._wake.set()
 
     def forget(self, camera: str) -> None:
@@ -156,7 +160,7 @@ class Publisher:
         while (item := self._buffer.take()) is not None:
             try:
                 if isinstance(item, WaitingCrop):
-                    self._crop_writer.publish(item.message, item.jpeg)
+                    self._crop_writer.publish(item.message, item.jpeg, item.extras)
                 else:
                     self._track_writer.publish(item)
             except redis.RedisError:
@@ -169,15 +173,19 @@ class Publisher:
             self._preview_writer.write(preview.frame.camera, draw(preview))
 
     def _write_drops(self) -> None:
-        for camera, counts in self._drops.all().items():
-            new = counts.take_new()
-            try:
-                for reason in list(new):
-                    count_drops(self._client, camera, reason, new[reason])
-                    del new[reason]
-            except redis.RedisError:
-                counts.give_back(new)
-                raise
+        """Counts what was dropped since the last time, once, however often it must be tried."""
+        if self._uncounted is not None:
+            self._count(*self._uncounted)
+        ledger = self._drops.all().items()
+        new = {(camera, reason): n for camera, counts in ledger for reason, n in counts.take_new().items()}
+        doubts = tuple(DoubtfulDrop(camera, *doubt) for camera, counts in ledger for doubt in counts.take_doubts())
+        if new or doubts:
+            self._count(uuid.uuid4().hex, new, doubts)
+
+    def _count(self, token: str, counts: dict[tuple[str, Reason], int], doubts: tuple[DoubtfulDrop, ...]) -> None:
+        self._uncounted = (token, counts, doubts)
+        self._drop_counter.add(counts, token, doubts)
+        self._uncounted = None
 
     def _write_statuses(self) -> None:
         while self._removed:

@@ -103,13 +103,17 @@ class VideoStream:
             self._decoder.keyframes_only = wanted
 
     def __enter__(self) -> Self:
+        try:
+            source = self._config.source
+        except (OSError, ValueError) as error:
+            raise StreamError(Failure(CameraState.UNSUPPORTED, Reason.SECRET, type(error).__name__)) from None
         prepare_libav_log()
         capture = av.logging.Capture()
         self._log = capture.__enter__()
         self._open.callback(capture.__exit__, None, None, None)
         started = time.monotonic()
         try:
-            self._container = self._open.enter_context(self._connect())
+            self._container = self._open.enter_context(self._connect(source))
         except (av.error.FFmpegError, OSError, ValueError) as error:
             lines = [message for _, _, message in self._log]
             self._open.close()
@@ -169,7 +173,7 @@ class VideoStream:
                 # libav ends the iteration without an error when the camera closes the connection.
                 raise StreamError(Failure(CameraState.STALLED, Reason.STREAM_ENDED))
 
-    def _connect(self) -> InputContainer:
+    def _connect(self, source: str) -> InputContainer:
         config = self._config
         path = file_of(config.url)
         if path is not None:
@@ -185,7 +189,7 @@ class VideoStream:
             if config.tls_ca_file is not None:
                 options["ca_file"] = str(config.tls_ca_file)
         return av.open(
-            config.source,
+            source,
             timeout=(config.open_timeout_s, read_timeout),
             options={**options, **_LIVE_OPTIONS},
             metadata_errors="ignore",

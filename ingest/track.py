@@ -16,7 +16,8 @@ _DIGITS = string.digits + string.ascii_lowercase
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A track at one moment. Times are seconds since the epoch, ``started`` is the first one on the monotonic clock."""
+    """A track at one moment. Times are seconds since the epoch, but ``started`` (the first one) and ``moved`` (when it
+    last left its place) are on the monotonic clock."""
 
     name: str
     label: str
@@ -26,6 +27,7 @@ class Track:
     box: Box
     score: float
     hits: int
+    moved: float
 
 
 @dataclass(frozen=True, slots=True)

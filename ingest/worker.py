@@ -5,23 +5,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
-from pydantic import ValidationError
-
+from ingest.camera_changes import SharedChanges
+from ingest.camera_keeper import CameraKeeper
 from ingest.camera_unit import CameraUnit, Surroundings
 from ingest.commands import CommandListener
 from ingest.counts import DropLedger
 from ingest.decoder import DecoderDevices
-from ingest.detector import PersonDetector
+from ingest.detector import Detectors
 from ingest.detector_loop import DetectorLoop
+from ingest.metrics import IngestMetrics, MetricsServer
 from ingest.observation import Observer, ignore
 from ingest.preview import PreviewBoard
 from ingest.publisher import Publisher, PublisherHealth
 from ingest.track import TrackNames
-from ingest.weights import resolve_weights
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import CameraConfig, WatchwordConfig
+from pipeline.config.file_watch import ConfigFile
 from pipeline.messages import CameraStatus, CommandKind, CommandMessage
+from pipeline.queue.address import RedisAddress
+from pipeline.queue.connect import sync_client
+from pipeline.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -31,20 +36,22 @@ FLUSH_S = 1.5
 
 
 class IngestWorker:
-    """Watches the configured cameras until it is stopped; more can be added, changed and removed by command.
+    """Watches the configured cameras until it is stopped, and follows changes of the file and of the API meanwhile.
 
-    Threads: one a camera, one detector, one publisher, one for commands. ``start`` and ``stop`` are for one thread, and
-    for one time each.
+    Threads: one a camera, one detector, one publisher, one for commands, one that keeps the cameras. ``start`` and
+    ``stop`` are for one thread, and for one time each.
     """
 
     def __init__(
         self,
         config: WatchwordConfig,
-        redis_url: str,
+        redis_address: RedisAddress | str,
         *,
         clock: Clock | None = None,
         on_observation: Observer = ignore,
+        file: ConfigFile | None = None,
     ) -> None:
+        """``file``: followed for changes of its cameras, where there is one."""
         self._config = config
         self._clock = clock or SystemClock()
         self._observer = on_observation
@@ -54,10 +61,21 @@ class IngestWorker:
         self._lock = threading.Lock()  # guards _units; nothing is called while it is held
         self._changing = threading.Lock()  # held while cameras come and go, which takes seconds
         self._shared: Surroundings | None = None
+        self._stopped = False
         self._publisher = Publisher(
-            redis_url, config.redis, self.statuses, self._drops, self._previews, self._clock, on_observation
+            redis_address, config.redis, self.statuses, self._drops, self._previews, self._clock, on_observation
         )
-        self._listener = CommandListener(redis_url, self.handle)
+        self._listener = CommandListener(redis_address, self.handle)
+        self.metrics = MetricsServer(config.ingest, IngestMetrics(self.statuses, self._publisher.health, self._clock))
+        self._settings_client = sync_client(redis_address)
+        self._keeper = CameraKeeper(
+            file,
+            config.cameras,
+            SharedChanges(self._settings_client, config.store.data_dir),
+            with_added=config.ingest.watch_added,
+            apply=self.apply,
+            tick=self.follow_schedules,
+        )
 
     def start(self) -> None:
         """Loads the detector (seconds) and connects the cameras.
@@ -65,16 +83,15 @@ class IngestWorker:
         Raises :class:`~ingest.weights.WeightsUnavailable` or :class:`~ingest.detector.DetectorError` before anything
         has been started.
         """
-        weights = resolve_weights(self._config.detector.weights)
+        detectors = Detectors(self._config.detector)
+        detectors.find()
         self._listener.listen_from_now()
-        log.info("detector: loading %s", weights)
-        detector = PersonDetector(weights, self._config.detector)
-        detector.warm_up()
+        detectors.load_own()
         self._shared = Surroundings(
             self._config,
-            detector.label,
+            detectors,
             TrackNames(self._clock.now()),
-            DetectorLoop(detector, self._clock),
+            DetectorLoop(detectors, self._clock),
             self._publisher,
             self._previews,
             self._drops,
@@ -82,18 +99,19 @@ class IngestWorker:
             self._observer,
             DecoderDevices(),
         )
+        self.metrics.start()
         self._publisher.start()
         self._shared.loop.start()
-        with self._changing:
-            for camera in self._config.cameras:
-                self._put(camera)
+        self._keeper.start()
         self._listener.start()
 
     def stop(self, timeout: float = 8.0) -> None:
         """Tears all sessions down, ends the open tracks, writes what waits. Takes about ``timeout`` seconds at most."""
         deadline = time.monotonic() + timeout
         self._listener.request_stop()
+        self._keeper.request_stop()
         with self._changing:
+            self._stopped = True
             units = self._all_units()
             for unit in units:
                 unit.request_stop()
@@ -103,6 +121,9 @@ class IngestWorker:
             log.error("detector: did not end in time")
         self._publisher.stop(max(0.5, _until(deadline - 0.5, timeout)))
         self._listener.join(1.0)
+        self._keeper.join(1.0)
+        self._settings_client.close()
+        self.metrics.stop()
 
     def run_forever(self, stop_event: threading.Event) -> None:
         """``start``, until the event is set, then ``stop``. Raises what ``start`` raises."""
@@ -118,70 +139,74 @@ class IngestWorker:
     def redis_health(self) -> PublisherHealth:
         return self._publisher.health()
 
+    def reload(self) -> None:
+        """Reads the configuration file again, changed or not. From any thread."""
+        self._keeper.reload_file()
+
     def handle(self, command: CommandMessage) -> None:
-        """Does what serve asks; a command that doesn't fit is logged and changes nothing."""
+        """Does what serve asks."""
         match command.kind:
             case CommandKind.WATCH:
                 self._previews.watch(command.camera)
             case CommandKind.UNWATCH:
                 self._previews.unwatch(command.camera)
-            case CommandKind.REMOVE:
-                self._remove(command.camera)
-            case CommandKind.ADD | CommandKind.CHANGE:
-                self._configure(command)
-            case CommandKind.ENABLE | CommandKind.DISABLE:
-                self._enable(command.camera, command.kind is CommandKind.ENABLE)
+            case CommandKind.CAMERAS:
+                self._keeper.look_at_changes()
 
-    def _configure(self, command: CommandMessage) -> None:
-        try:
-            camera = CameraConfig.model_validate({**command.settings, "id": command.camera})
-        except ValidationError as error:
-            faults = error.errors(include_input=False, include_url=False, include_context=False)
-            told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-            log.error("commands: settings of camera %s refused: %s", command.camera, told)
+    def apply(self, cameras: Sequence[CameraConfig]) -> None:
+        """Brings what is watched to ``cameras``. Those whose settings are the same go on, tracks and all."""
+        wanted = {camera.id: camera for camera in cameras}
+        with self._changing:
+            if self._stopped:
+                return
+            units = {unit.camera: unit for unit in self._all_units()}
+            anew = []
+            for camera in wanted.values():
+                unit = units.get(camera.id)
+                if unit is not None and _same_source(unit.config, camera):
+                    unit.rename(camera)
+                else:
+                    anew.append(camera)
+            gone = [unit for name, unit in units.items() if name not in wanted]
+            self._stop_units([*gone, *(units[camera.id] for camera in anew if camera.id in units)])
+            for unit in gone:
+                self._forget(unit.camera)
+            for camera in anew:
+                self._start_unit(camera)
+
+    def follow_schedules(self) -> None:
+        """Connects and disconnects the cameras whose hours have begun or are over."""
+        due = [unit for unit in self._all_units() if unit.is_due()]
+        if not due:
             return
         with self._changing:
-            unit = self._unit(camera.id)
-            if unit is not None and _same_source(unit.config, camera):
-                unit.rename(camera)
-            else:
-                self._put(camera)
+            if self._stopped:
+                return
+            self._stop_units(due)
+            for unit in due:
+                self._start_unit(unit.config)
 
-    def _enable(self, camera: str, enabled: bool) -> None:
-        with self._changing:
-            unit = self._unit(camera)
-            if unit is None:
-                log.warning("commands: there is no camera %s", camera)
-            elif unit.config.enabled != enabled:
-                self._put(unit.config.model_copy(update={"enabled": enabled}))
+    def _stop_units(self, units: Sequence[CameraUnit]) -> None:
+        """All at once, each for a time of its own. The caller holds ``_changing``."""
+        for unit in units:
+            unit.request_stop()
+        for unit in units:
+            unit.stop(CAMERA_STOP_S, Reason.SWITCHED_OFF)
 
-    def _put(self, camera: CameraConfig) -> None:
-        """Starts a camera, in place of what ran under its id. The caller holds ``_changing``."""
+    def _start_unit(self, camera: CameraConfig) -> None:
+        """In place of what ran under its id, which has been stopped. The caller holds ``_changing``."""
         if self._shared is None:
             raise RuntimeError("the worker has not been started")
-        before = self._unit(camera.id)
-        if before is not None:
-            before.stop(CAMERA_STOP_S)
         unit = CameraUnit(camera, self._shared)
         with self._lock:
             self._units[camera.id] = unit
         unit.start()
 
-    def _remove(self, camera: str) -> None:
-        with self._changing:
-            unit = self._unit(camera)
-            if unit is None:
-                log.warning("commands: there is no camera %s", camera)
-                return
-            unit.stop(CAMERA_STOP_S)
-            with self._lock:
-                del self._units[camera]
-            self._previews.unwatch(camera)
-            self._publisher.forget(camera)
-
-    def _unit(self, camera: str) -> CameraUnit | None:
+    def _forget(self, camera: str) -> None:
         with self._lock:
-            return self._units.get(camera)
+            del self._units[camera]
+        self._previews.unwatch(camera)
+        self._publisher.forget(camera)
 
     def _all_units(self) -> list[CameraUnit]:
         with self._lock:
@@ -195,5 +220,5 @@ def _until(deadline: float, at_most: float) -> float:
 
 def _same_source(a: CameraConfig, b: CameraConfig) -> bool:
     """Whether the two differ in nothing that ingest would have to start anew for."""
-    neutral = {"name": "", "prompt": None}
+    neutral = {"name": "", "prompt": None, "output_schema": None, "schedule": None}
     return a.model_copy(update=neutral) == b.model_copy(update=neutral)

@@ -107,6 +107,12 @@ class ChildProcess:
         """Ends the child and its group at once, for good. Returns at once; from any thread."""
         self._signal(signal.SIGKILL, group=True)
 
+    def hang_up(self) -> None:
+        """Sends SIGHUP to the running child; nothing between two lives. From any thread."""
+        with self._lock:
+            if self._process is not None:
+                _send(self._process.pid, signal.SIGHUP, group=False)
+
     def join(self, timeout: float | None = None) -> bool:
         """Waits for the end after :meth:`terminate` or :meth:`kill`; False when it takes longer than ``timeout``."""
         if self._thread.ident is not None:

@@ -37,12 +37,16 @@ class EmbeddedValkey:
         data_dir: where its data lies, kept at the end; None: a temporary folder, removed at the end.
         port: 0 takes a free one.
         max_memory_mb: beyond it the oldest pictures go (``volatile-ttl``), never a stream.
+        appendfsync: when the append-only file goes to the disk itself: everysec, or always, that is before each answer.
     """
 
-    def __init__(self, data_dir: Path | None = None, *, port: int = 0, max_memory_mb: int = 256) -> None:
+    def __init__(
+        self, data_dir: Path | None = None, *, port: int = 0, max_memory_mb: int = 256, appendfsync: str = "everysec"
+    ) -> None:
         self._data_dir = data_dir
         self._wanted_port = port
         self._max_memory_mb = max_memory_mb
+        self._appendfsync = appendfsync
         self._password = secrets.token_urlsafe(24)
         self._folder = Path()
         self._port = 0
@@ -110,7 +114,7 @@ class EmbeddedValkey:
             "requirepass": self._password,
             "save": '""',
             "appendonly": "yes",
-            "appendfsync": "everysec",
+            "appendfsync": self._appendfsync,
             "maxmemory": f"{self._max_memory_mb}mb",
             "maxmemory-policy": "volatile-ttl",
             "loglevel": "warning",

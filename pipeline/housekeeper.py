@@ -81,11 +81,11 @@ class Housekeeper:
         """Deletes stray files, or only counts them."""
         pruner = self._store.pruner
         folders = pruner.orphans()
-        while (paths := await self._step(lambda: next(folders, None))) is not None:
-            for batch in _batches(paths, self._config.batch):
+        while (files := await self._step(lambda: next(folders, None))) is not None:
+            for batch in _batches(files, self._config.batch):
                 tally.orphans += len(batch)
                 if dry_run:
-                    tally.bytes += sum(path.stat().st_size for path in batch)
+                    tally.bytes += sum(file.size for file in batch)
                 else:
                     tally.bytes += await self._step(partial(pruner.delete_orphans, batch))
 

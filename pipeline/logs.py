@@ -17,6 +17,7 @@ from pipeline.redaction import RedactingFilter, extras
 # Loggers that say at INFO what nobody asked for, or bring a handler of their own that the root's filter never sees.
 _QUIET = {
     "httpx": logging.WARNING,
+    "httpx2": logging.WARNING,
     "httpcore": logging.WARNING,
     "urllib3": logging.WARNING,
     "asyncio": logging.WARNING,

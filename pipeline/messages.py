@@ -17,6 +17,7 @@ from pipeline.reasons import Reason
 
 Box = tuple[float, float, float, float]
 Names = tuple[str, ...]
+Numbers = tuple[int, ...]
 
 
 class MalformedMessage(ValueError):
@@ -52,13 +53,9 @@ class TrackPhase(StrEnum):
 
 
 class CommandKind(StrEnum):
-    """What serve asks of ingest."""
+    """What serve asks of ingest. CAMERAS: look at ``ww:camera-changes``, which has changed."""
 
-    ADD = "add"
-    CHANGE = "change"
-    REMOVE = "remove"
-    ENABLE = "enable"
-    DISABLE = "disable"
+    CAMERAS = "cameras"
     WATCH = "watch"
     UNWATCH = "unwatch"
 
@@ -144,6 +141,10 @@ def _parse(name: str, kind: Any, data: bytes) -> Any:
             if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
                 raise ValueError
             return tuple(value)
+        if target == Numbers:
+            if not isinstance(value, list) or not all(type(v) is int for v in value):
+                raise ValueError
+            return tuple(value)
         return value
     except (ValueError, TypeError):
         raise MalformedMessage(f"field {name!r} is not a {getattr(target, '__name__', target)}") from None
@@ -162,8 +163,8 @@ class CropMessage(_Message):
         width, height: of the JPEG, in pixels.
         frame_width, frame_height: of the frame that ``box`` refers to.
         zones: names of the camera's zones that the person was in on that frame.
-        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that takes
-            several; they may be gone like the crop's own.
+        extra_keys: further pictures of the same track (its first and its last one), oldest first, for a model that
+            takes several; they may be gone like the crop's own. ``extra_frames`` are the frames they were cut out of.
     """
 
     crop_id: str
@@ -184,6 +185,7 @@ class CropMessage(_Message):
     frame_height: int
     zones: Names = ()
     extra_keys: Names = ()
+    extra_frames: Numbers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,11 @@ class CameraStatus(_Message):
         source: the URL without credentials.
         tracks: people in view now.
         drops: reason -> count of dropped frames, boxes and crops.
+        crops_by_kind: ``crops`` by the value of their :class:`CropKind`.
         decoder: ``cpu`` or the device that decodes the stream; empty before the first connection.
+        next_change: when its schedule switches the camera on or off next, None without a schedule.
+        fps_in: pictures a second that come from the stream; ``fps``: those that are handed on; ``fps_processed``: those
+            that the detector has looked at.
     """
 
     camera: str
@@ -246,16 +252,19 @@ class CameraStatus(_Message):
     detector_ms: float = 0.0
     drops: Mapping[str, int] = field(default_factory=dict)
     decoder: str = ""
+    next_change: float | None = None
+    fps_in: float = 0.0
+    fps_processed: float = 0.0
+    crops_by_kind: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandMessage(_Message):
-    """What serve asks of ingest (``ww:commands``). ``settings`` is a camera's configuration for ADD and CHANGE."""
+    """What serve asks of ingest (``ww:commands``). ``camera`` is empty for CAMERAS, which concerns all of them."""
 
     kind: CommandKind
     camera: str
     time: float
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ from pipeline.child import EXIT_UNUSABLE, Backoff, ChildProcess, ChildSpec, exit
 
 logger = logging.getLogger(__name__)
 
-DRAIN_S = 8.0
-"""Time that the parts have to end by themselves; with the embedded Valkey after them it stays under 10 s."""
+DRAIN_S = 18.0
+"""Time that the parts have to end by themselves; with the embedded Valkey after them it stays under 20 s."""
+TURN_S = 7.0
+"""A part is told to end when the one before it has, or when it had its turn for so long."""
 
 
 class PartChange(StrEnum):
@@ -34,14 +36,22 @@ class _StopAsked:
     pass
 
 
-class _Phase(Enum):
-    RUNNING = 0
-    DRAINING = 1
-    KILLED = 2
+@dataclass(frozen=True, slots=True)
+class _ReloadAsked:
+    pass
+
+
+class _Waited(Enum):
+    """What ended a wait."""
+
+    ENDED = 0
+    LATE = 1
+    ASKED = 2
 
 
 class Supervisor:
-    """Runs the parts until it is asked to stop, or until one of them can't work as configured (exit code 2).
+    """Runs the parts until it is asked to stop, or until one of them can't work as configured (exit code 2). They are
+    ended in the order in which they are given.
 
     :meth:`run` blocks in the caller's thread and holds no signal handlers; the outermost layer connects signals to
     :meth:`stop`, which is safe inside a signal handler (it only puts a word into a reentrant queue).
@@ -58,7 +68,7 @@ class Supervisor:
         """``on_change`` hears of every start, restart and end of a part, from that part's thread."""
         self._drain_s = drain_s
         self._on_change = on_change
-        self._mailbox: SimpleQueue[_Ended | _StopAsked] = SimpleQueue()
+        self._mailbox: SimpleQueue[_Ended | _StopAsked | _ReloadAsked] = SimpleQueue()
         self._parts = {spec.name: self._make_part(spec, backoff) for spec in parts}
 
     def run(self) -> int:
@@ -67,30 +77,53 @@ class Supervisor:
         for part in self._parts.values():
             part.start()
         result = 0
-        phase, deadline = _Phase.RUNNING, 0.0
-        while running:
-            message = self._next(deadline if phase is _Phase.DRAINING else None)
+        while isinstance(message := self._mailbox.get(), _ReloadAsked):
+            for name in running:
+                self._parts[name].hang_up()
+        if isinstance(message, _Ended):
+            # While running, a part ends for good only when starting it again would change nothing.
+            running.discard(message.name)
+            logger.error("%s can't go on (%s); stopping", message.name, exit_text(message.code or 0))
+            result = EXIT_UNUSABLE
+        if not self._drain(running):
+            result = result or 1
+            logger.warning("ending %s by force", ", ".join(sorted(running)))
+            for name in running:
+                self._parts[name].kill()
+            self._wait(running, set(running), None)
+        return result
+
+    def _drain(self, running: set[str]) -> bool:
+        """Asks the parts to end, one after another: what the first ones say at their end, the later ones still hear.
+        False when some are still there after the whole time, or when it's not to be waited for any longer."""
+        deadline = time.monotonic() + self._drain_s
+        turn_s = min(TURN_S, self._drain_s / len(self._parts))
+        for name in self._parts:
+            if name in running:
+                self._parts[name].terminate()
+                if self._wait(running, {name}, time.monotonic() + turn_s) is _Waited.ASKED:
+                    return False
+        return self._wait(running, set(running), deadline) is _Waited.ENDED
+
+    def _wait(self, running: set[str], awaited: set[str], deadline: float | None) -> _Waited:
+        """Until all of those parts have ended, the deadline, or (with one) the next wish to stop."""
+        while awaited & running:
+            message = self._next(deadline)
+            if message is None:
+                return _Waited.LATE
             if isinstance(message, _Ended):
                 running.discard(message.name)
-                if phase is not _Phase.RUNNING:
-                    continue
-                # While running, a part ends for good only when starting it again would change nothing.
-                logger.error("%s can't go on (%s); stopping", message.name, exit_text(message.code or 0))
-                result = EXIT_UNUSABLE
-            if phase is _Phase.RUNNING:
-                phase, deadline = _Phase.DRAINING, time.monotonic() + self._drain_s
-                for name in running:
-                    self._parts[name].terminate()
-            elif phase is _Phase.DRAINING:
-                phase, result = _Phase.KILLED, result or 1
-                logger.warning("ending %s by force", ", ".join(sorted(running)))
-                for name in running:
-                    self._parts[name].kill()
-        return result
+            elif isinstance(message, _StopAsked) and deadline is not None:
+                return _Waited.ASKED
+        return _Waited.ENDED
 
     def stop(self) -> None:
         """Asks :meth:`run` to end: the first time the parts may finish, the second time they are killed."""
         self._mailbox.put(_StopAsked())
+
+    def reload(self) -> None:
+        """Has every part read its configuration again (SIGHUP). Safe inside a signal handler, like :meth:`stop`."""
+        self._mailbox.put(_ReloadAsked())
 
     def pid(self, name: str) -> int | None:
         """Process id of a part, None while it is down."""
@@ -118,7 +151,7 @@ class Supervisor:
         if self._on_change is not None:
             self._on_change(name, change)
 
-    def _next(self, deadline: float | None) -> _Ended | _StopAsked | None:
+    def _next(self, deadline: float | None) -> _Ended | _StopAsked | _ReloadAsked | None:
         """The next message; None once the deadline is over."""
         if deadline is None:
             return self._mailbox.get()

@@ -84,6 +84,21 @@ class TrackKeeper:
                 await self._sweep()
                 self._next_sweep = time.monotonic() + SWEEP_EVERY_S
 
+    async def catch_up(self) -> None:
+        """Stores what was published so far, once :meth:`run` has ended. Returns at once while Redis is away."""
+        self._reader.look_back()
+        while entries := await self._reader.read_now():
+            for entry in entries:
+                await self._keep(entry)
+
+    async def interrupt_open(self) -> None:
+        """Interrupts what is still open, as nobody will watch over it from now on; the last thing.
+
+        While another process keeps tracks, nothing is interrupted. News that comes later makes an event active again.
+        """
+        if await self._reader.is_alone():
+            await self._interrupt(self._clock.now())
+
     async def _keep(self, entry: TrackEntry) -> None:
         message = entry.message
         try:
@@ -105,15 +120,18 @@ class TrackKeeper:
         """Only called when all news is read: what has none then really has none."""
         now = self._clock.now()
         if self._reader.seconds_since_outage > SILENCE_S:
-            interrupted = await self._storing.until_done(lambda: self._store.interrupt_open_events(now - SILENCE_S))
-            for record in interrupted:
-                log.info("event %s is interrupted: no news of it for %.0f s", record.id, SILENCE_S)
-                await self._tell(ChangeKind.ENDED, record)
-            await self._tell_of_words(interrupted)
+            await self._interrupt(now - SILENCE_S)
         waited = now - self._crop_deadline_s - GRACE_S
         await self._tell_of_words(
             await self._storing.until_done(lambda: self._store.expire_waiting(waited, now - GRACE_S))
         )
+
+    async def _interrupt(self, untouched_since: float) -> None:
+        interrupted = await self._storing.until_done(lambda: self._store.interrupt_open_events(untouched_since))
+        for record in interrupted:
+            log.info("event %s is interrupted: there is no more news of it", record.id)
+            await self._tell(ChangeKind.ENDED, record)
+        await self._tell_of_words(interrupted)
 
     def _may_tell(self, record: EventRecord) -> bool:
         """Not too often, but a first picture at once."""

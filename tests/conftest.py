@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"golden: {tokens:,} tokens compared with transformers.generate, {ties} ties among them"
         )
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on which nobody listens for now."""
+    with socket.create_server(("127.0.0.1", 0)) as placeholder:
+        return int(placeholder.getsockname()[1])

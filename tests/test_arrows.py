@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("api", "ingest", "pipeline", "vlm_engine")
 CONTRACT = (
+    "pipeline.camera_metrics",
     "pipeline.clock",
     "pipeline.config",
     "pipeline.logs",

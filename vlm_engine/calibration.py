@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONTEXT = 1024
-"""Tokens of prefix with which step times are measured."""
+CONTEXT = 4096
+"""Tokens of prefix with which step times are measured, at most: terms of a short one drown in the noise."""
 ENCODER_LIMIT_S = 3.0
 """Larger pictures are left out once so much time has gone."""
-VERSION = 2
+VERSION = 3
 TRUSTED = 1.5
 """A kept measurement is trusted when a decode step takes at most this factor more or less than it says."""
 
@@ -107,7 +107,8 @@ def measure_encoder(runner: ModelRunner, lane: Lane, pictures: Sequence[Inputs])
 
 def _measure_steps(checkpoint: Checkpoint, config: EngineConfig, runner: ModelRunner) -> StepTimeModel:
     capacity = runner.num_blocks * runner.block_size
-    context = max(1, min(CONTEXT, capacity // 2))
+    own: int = checkpoint.family.text_config.max_position_embeddings
+    context = max(1, min(CONTEXT, capacity // 2, min(config.max_model_len or own, own) // 2))
     largest = max(1, min(config.max_num_batched_tokens, capacity - context))
     return calibrate(lambda prefix, new: run_alone(checkpoint, runner, prefix, new), largest, context)
 

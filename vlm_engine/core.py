@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from vlm_engine import scheduler
 from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.encoder_lane import Lane
-from vlm_engine.encoding import Encoder, Encodings, Outcome, Spent, Wanted
+from vlm_engine.encoder_stage import CPU_PACK, EncoderStage
+from vlm_engine.encoding import Encoder
 from vlm_engine.errors import InvalidRequestError
 from vlm_engine.kv_blocks import BlockPool
 from vlm_engine.outputs import FinishReason
@@ -22,28 +23,19 @@ from vlm_engine.request import Request, RequestState
 from vlm_engine.sampler import Sample, SamplingState, sample
 from vlm_engine.scheduler import Budget, Chunk, Plan, PrefixHit, SchedulerState
 from vlm_engine.sequence import OutputSequence
-from vlm_engine.step_time import OUTLIER, StepTimeModel
-from vlm_engine.steps import StepRecord, StepRing
+from vlm_engine.step_time import OUTLIER, Margin, StepTimeModel
+from vlm_engine.steps import StepLog, StepRecord
 
 if TYPE_CHECKING:
     import torch
 
     from vlm_engine.config import EngineConfig
     from vlm_engine.metrics import EngineMetrics
-    from vlm_engine.prompt import ImageInput
-    from vlm_engine.row_cuts import SliceWork
 
 logger = logging.getLogger(__name__)
 
-CPU_PACK = 1024
-"""Patches of a pack on a CPU: as many as one SmolVLM tile has; more make no product faster."""
-CUDA_PACK = 16_384
-MOST_WITHOUT_SLICES = 3
-"""A step that prefilled up to its target leaves pictures out, but not more often than so in a row."""
 OVERHEAD_RATE = 0.05
 """How fast a step's own overhead is learned; it is counted at most OUTLIER times what is known."""
-LONG_GAP = 3.0
-"""A decode gap counts as long from so many times the usual decode-only step on."""
 
 
 class Runner(Encoder, Protocol):
@@ -52,6 +44,8 @@ class Runner(Encoder, Protocol):
     num_blocks: int
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
+
+    def score(self, chunk: Chunk) -> list[Sample]: ...
 
 
 class EngineCore:
@@ -84,19 +78,17 @@ class EngineCore:
         self.pool = BlockPool(runner.num_blocks)
         self.encoder_cache = encoder_cache
         self.metrics = metrics
-        self.steps = StepRing()
+        self.steps = StepLog(metrics)
         self.last_plan = Plan()
         self._choose = choose
         self._sequences: dict[str, OutputSequence] = {}
         self._running: dict[str, Request] = {}
         self._waiting: dict[str, Request] = {}
-        self._usual_step = 0.0
-        self._without_slices = 0
         self._overhead = 0.0  # seconds of a decoding step besides its forward and slices
-        self.encodings = Encodings(runner, pack_patches, config.encoder_slicing, lane)
-        self.encodings.observe = self._observe_slice
-        self._interrupted = interrupted
-        self._waits = lane is None or lane.waits
+        self._margin = Margin()
+        self.encoder = EncoderStage(
+            runner, encoder_cache, metrics, self.fail, pack_patches, config.encoder_slicing, lane, interrupted
+        )
         self.step_time: StepTimeModel | None = None
         self._budget = Budget(
             config.max_num_batched_tokens,
@@ -171,7 +163,7 @@ class EngineCore:
         """Ends everything."""
         for request_id in {s.request.request_id for s in self._sequences.values()}:
             self.abort(request_id)
-        self.encodings.drop_unwanted(self.encoder_cache)
+        self.encoder.drop_unwanted()
 
     def step(self) -> bool:
         """One step: plan, execute, apply.
@@ -180,18 +172,19 @@ class EngineCore:
             False when no request could do anything.
         """
         started = time.monotonic()
-        budget = replace(self._budget, step_time=self.step_time, overhead_seconds=self._overhead)
+        budget = replace(
+            self._budget, step_time=self.step_time, overhead_seconds=self._overhead, margin=self._margin.factor
+        )
         plan = self.last_plan = scheduler.plan(self._state(), budget)
         self._apply_moves(plan)
         predicted = forward = 0.0
         if plan.chunks:
             logits, predicted, forward = self._forward(plan.chunks)
-            self._advance(plan.chunks, logits)
+            forward += self._advance(plan.chunks, logits)
         if plan.target is not None:
-            besides = time.monotonic() - started - forward
-            self._overhead += OVERHEAD_RATE * (min(besides, OUTLIER * self._overhead or besides) - self._overhead)
+            self._learn(plan, plan.target, time.monotonic() - started, forward)
         # Tokens are out; pictures get what is left of the step's time.
-        self._encode(plan, started)
+        self.encoder.run(plan, started)
         self._record(plan, started, predicted)
         return not plan.empty
 
@@ -221,13 +214,14 @@ class EngineCore:
             rows_ready=cache.rows_ready,
             encoder_free=cache.free,
             encoder_need=lambda request, start: cache.need(request.spans, start),
-            encoder_seconds=lambda request, index: self.encodings.seconds_left(_image(request, index)),
-            slice_seconds=self.encodings.slice_seconds,
+            encoder_seconds=self.encoder.seconds_left,
+            slice_seconds=self.encoder.encodings.slice_seconds,
         )
 
     def _prefix_hit(self, request: Request) -> PrefixHit:
-        # The last token is always computed: its logits are needed.
-        blocks = self.pool.lookup(request.block_hashes((request.total - 1) // self.config.block_size))
+        # The last token is always computed: its logits are needed, as are those before a token still to be scored.
+        usable = request.scored if request.unscored else request.total - 1
+        blocks = self.pool.lookup(request.block_hashes(usable // self.config.block_size))
         return PrefixHit(tuple(blocks), self.pool.count_free(blocks))
 
     def _apply_moves(self, plan: Plan) -> None:
@@ -270,49 +264,6 @@ class EngineCore:
             self.metrics.inc("encoder_cache_hits", hits)
             self.metrics.observe("request_queue_time_seconds", now - request.arrival_time, **_class(request))
 
-    def _encode(self, plan: Plan, started: float) -> None:
-        """Runs slices of the plan's pictures. A picture that can't be encoded fails its request alone."""
-        self.encodings.drop_unwanted(self.encoder_cache)
-        encodes = [encode for encode in plan.encodes if encode.request.state is RequestState.RUNNING]
-        wanted = [Wanted(_image(encode.request, encode.image), encode.group) for encode in encodes]
-        if not wanted:
-            self.encodings.spent = Spent()
-            return
-        seconds = plan.encoder_seconds
-        if plan.target is not None and self._waits:
-            seconds = plan.target - (time.monotonic() - started)
-        alone = plan.target is None and not any(chunk.request.decoding for chunk in plan.chunks)
-        prefilled = any(chunk.length > 1 for chunk in plan.chunks)
-        least = 0 if prefilled and self._without_slices < MOST_WITHOUT_SLICES else 1
-        for outcome in self.encodings.run(wanted, seconds, self._interrupted if alone else lambda: False, least):
-            self._take_features(outcome, encodes)
-        self._without_slices = 0 if self.encodings.spent.slices else self._without_slices + 1
-        first = encodes[0].request
-        if self.encodings.spent.slices:
-            first.passed_over, first.progress_time = 0, time.monotonic()
-        self.metrics.inc("encoder_slices", self.encodings.spent.slices)
-        spent = self.encodings.spent
-        self.metrics.observe("encoder_seconds", spent.seconds if self._waits else spent.predicted)
-
-    def _take_features(self, outcome: Outcome, encodes: Sequence[scheduler.Encode]) -> None:
-        if outcome.part is not None:
-            # Nobody may hold the picture any more: a request that failed in this very step has let it go.
-            if self.encoder_cache.wanted(outcome.content_hash):
-                self.encoder_cache.put(outcome.content_hash, outcome.part, outcome.complete)
-            if outcome.complete:
-                self.metrics.inc("encoder_items")
-            return
-        encode = next(e for e in encodes if e.request.spans[e.image].content_hash == outcome.content_hash)
-        request_id = encode.request.request_id
-        logger.error("encoding a picture of request %s failed", request_id, exc_info=outcome.error)
-        self.encoder_cache.restart(outcome.content_hash)
-        self.fail(request_id, "encoding a picture failed")
-
-    def _observe_slice(self, work: SliceWork, predicted: float, seconds: float) -> None:
-        if predicted > 0:
-            self.metrics.observe("encoder_slice_predicted_seconds", predicted, kind=work.kind)
-        self.metrics.observe("encoder_slice_seconds", seconds, kind=work.kind)
-
     def _forward(self, chunks: Sequence[Chunk]) -> tuple[torch.Tensor, float, float]:
         """The packed forward. Gives the logits, and its seconds as predicted and as measured."""
         work = [(chunk.start, chunk.length) for chunk in chunks]
@@ -326,8 +277,35 @@ class EngineCore:
         self.metrics.observe("step_forward_seconds", seconds)
         return logits, predicted, seconds
 
-    def _advance(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> None:
-        """Moves ``computed`` on, publishes full pages, lets go of used features, and hands out the new tokens."""
+    def _learn(self, plan: Plan, target: float, seconds: float, forward: float) -> None:
+        """From a step with a target, before its slices: its own overhead, and how well chunks keep the target."""
+        besides = seconds - forward
+        self._overhead += OVERHEAD_RATE * (min(besides, OUTLIER * self._overhead or besides) - self._overhead)
+        if not plan.encodes and plan.num_prefill > self._budget.least_prefill:
+            self._margin.observe(seconds, target)
+
+    def _score(self, chunks: Sequence[Chunk]) -> float:
+        """Log-probabilities of the forward's prompt tokens, for those who asked; gives the seconds that it took.
+
+        A failure is the request's alone.
+        """
+        started = time.monotonic()
+        for chunk in chunks:
+            request = chunk.request
+            if not request.unscored:
+                continue
+            try:
+                self._sequences[request.key].take_scores(self.runner.score(chunk))
+            except Exception:
+                logger.exception("scoring the prompt of request %s failed", request.request_id)
+                self.fail(request.request_id, "scoring the prompt failed")
+        return time.monotonic() - started
+
+    def _advance(self, chunks: Sequence[Chunk], logits: torch.Tensor) -> float:
+        """Moves ``computed`` on, publishes full pages, lets go of used features, and hands out the new tokens.
+
+        Gives the seconds that scoring prompts took: few steps do, so it is no overhead of a step.
+        """
         now = time.monotonic()
         for chunk in chunks:
             request, end = chunk.request, chunk.start + chunk.length
@@ -341,11 +319,13 @@ class EngineCore:
             if request.last_token_time is None:
                 self.metrics.inc("prompt_tokens", chunk.length)
         sampled = [self._sequences[chunk.request.key] for chunk in chunks if chunk.samples]
+        seconds = self._score(chunks)
         for sequence, result in zip(sampled, self._sample(logits, sampled), strict=True):
             if result is None:
                 self.fail(sequence.request.request_id, "sampling failed")
             elif sequence.request.key in self._sequences:
                 self._take(sequence, result, now)
+        return seconds
 
     def _sample(self, logits: torch.Tensor, sequences: Sequence[OutputSequence]) -> list[Sample | None]:
         """One batched call; if it fails, row by row, so that only the row at fault is lost (None)."""
@@ -381,7 +361,7 @@ class EngineCore:
         else:
             gap = now - request.last_token_time
             self.metrics.observe("inter_token_latency_seconds", gap, **_class(request))
-            self._explain_gap(gap)
+            self.steps.explain_gap(gap, self.last_plan)
         request.last_token_time = now
         if output.finish_reason is not None:
             self._forget(sequence, output.finish_reason)
@@ -422,13 +402,14 @@ class EngineCore:
     # Observing -------------------------------------------------------------------------------------------------------
 
     def _record(self, plan: Plan, started: float, predicted: float) -> None:
-        seconds = time.monotonic() - started
-        spent = self.encodings.spent
+        if plan.empty:
+            return
+        spent = self.encoder.encodings.spent
         decodes = sum(1 for chunk in plan.chunks if chunk.request.num_output > 1 and chunk.length == 1)
         record = StepRecord(
             started,
-            seconds,
-            spent.seconds if self._waits else spent.predicted,
+            time.monotonic() - started,
+            self.encoder.seconds,
             predicted,
             spent.predicted,
             plan.target or 0.0,
@@ -439,43 +420,14 @@ class EngineCore:
             self.num_waiting,
             len(plan.preemptions),
         )
-        if plan.empty:
-            return
         self.steps.add(record)
-        if decodes and decodes == plan.num_tokens and not plan.encodes:
-            self._usual_step = 0.9 * self._usual_step + 0.1 * seconds if self._usual_step else seconds
-        metrics = self.metrics
-        metrics.inc("engine_steps")
-        metrics.observe("step_seconds", seconds)
-        metrics.observe("iteration_tokens", plan.num_tokens)
         self._count_requests()
-        metrics.set("kv_cache_usage_ratio", self.pool.usage)
-        metrics.set("encoder_cache_usage_ratio", self.encoder_cache.usage)
+        self.metrics.set("kv_cache_usage_ratio", self.pool.usage)
+        self.metrics.set("encoder_cache_usage_ratio", self.encoder_cache.usage)
 
     def _count_requests(self) -> None:
         self.metrics.set("num_requests_running", len(self._running))
         self.metrics.set("num_requests_waiting", self.num_waiting)
-
-    def _explain_gap(self, gap: float) -> None:
-        """Counts a long decode gap under what its step did besides decoding."""
-        if not self._usual_step or gap < LONG_GAP * self._usual_step:
-            return
-        plan = self.last_plan
-        if plan.encodes:
-            cause = "encoder"
-        elif any(chunk.length > 1 for chunk in plan.chunks):
-            cause = "prefill"
-        elif plan.preemptions:
-            cause = "preemption"
-        else:
-            cause = "other"
-        self.metrics.inc("decode_gap_cause", cause=cause)
-
-
-def _image(request: Request, index: int) -> ImageInput:
-    if request.prompt is None:
-        raise RuntimeError(f"request {request.request_id} has pictures and no prompt")
-    return request.prompt.images[index]
 
 
 def _class(request: Request) -> dict[str, str]:

@@ -30,6 +30,9 @@ class Detokenizer:
         include_stop: whether a stop string is emitted.
         skip_special: leave special tokens out of the text.
         thinking: stop strings are looked for after this only.
+
+    Attributes:
+        num_reasoning: how many of the tokens are reasoning, markers included.
     """
 
     def __init__(
@@ -48,7 +51,8 @@ class Detokenizer:
         self._prefix = 0  # decoding starts here ...
         self._read = 0  # ... and the text up to here is out already
         self._held = ""
-        self._thinking = ThinkingSplitter(thinking) if thinking is not None and self._stops else None
+        self._thinking = ThinkingSplitter(thinking) if thinking is not None else None
+        self.num_reasoning = 0
 
     def add(self, token: int) -> Piece:
         """Takes the next token and gives the text that is certain now."""
@@ -79,7 +83,10 @@ class Detokenizer:
     def _release(self, new: str, *, final: bool) -> Piece:
         reasoning = ""
         if self._thinking is not None:
+            before = self._thinking.inside
             reasoning, new = self._thinking.add(new)
+            if self._thinking.inside or (reasoning and before is not False):
+                self.num_reasoning = len(self._ids)
             if final:
                 rest, answer = self._thinking.finish()
                 reasoning, new = reasoning + rest, new + answer

@@ -22,6 +22,7 @@ from vlm_engine.row_cuts import RowCutter, SliceWork, cut_rows
 
 if TYPE_CHECKING:
     from vlm_engine.families import Family
+    from vlm_engine.pixel_scale import PixelScale
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -70,6 +71,9 @@ class SlicedEncoder:
         patch_size: side of a patch in pixels.
         rows: rows of a group inside a layer.
         slicing: False encodes in one piece, whatever it takes (to compare with).
+
+    Attributes:
+        pixel_scale: of the processor, for pixels that come as bytes.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class SlicedEncoder:
         self._family = family
         self._patch_size = patch_size
         self.rows = rows
+        self.pixel_scale: PixelScale | None = None
         self.blocks = vision_blocks(model, family.decoder)
         self._greenlet = import_greenlet() if slicing else None
         if self._greenlet is not None:
@@ -125,9 +130,18 @@ class SlicedEncoder:
         """Features of each item. A connector gives every item its share by rows."""
         dim = self._family.pack_dim
         if len(items) == 1 or dim is None:
-            return [self._family.encode(item.inputs) for item in items]
+            return [self._family.encode(self.scaled(item.inputs)) for item in items]
         packed = {name: torch.cat([item.inputs[name] for item in items], dim=dim) for name in items[0].inputs}
-        return split_features(self._family.encode(packed), [item.rows for item in items])
+        return split_features(self._family.encode(self.scaled(packed)), [item.rows for item in items])
+
+    def scaled(self, inputs: Inputs) -> Inputs:
+        """With pixels as the processor makes them; ValueError for bytes of a processor that isn't known."""
+        pixels = inputs["pixel_values"]
+        if pixels.dtype != torch.uint8:
+            return inputs
+        if self.pixel_scale is None:
+            raise ValueError("pixels came as bytes, and how the processor scales them isn't known")
+        return {**inputs, "pixel_values": self.pixel_scale.apply(pixels)}
 
 
 class _WholeTask:

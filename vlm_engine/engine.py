@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import threading
 import uuid
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
@@ -22,9 +20,11 @@ import torch
 
 from vlm_engine.calibration import load_or_measure
 from vlm_engine.config import EngineConfig
-from vlm_engine.core import CPU_PACK, CUDA_PACK, EngineCore
+from vlm_engine.core import EngineCore
 from vlm_engine.encoder_cache import EncoderCache
 from vlm_engine.encoder_lane import make_lane
+from vlm_engine.encoder_stage import CPU_PACK, CUDA_PACK
+from vlm_engine.engine_thread import EngineThread
 from vlm_engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError
 from vlm_engine.image_size import SizeLimits, SizeRule
 from vlm_engine.intake import Intake
@@ -36,7 +36,7 @@ from vlm_engine.preprocess import ImageProcessorPool, ProcessedImage
 from vlm_engine.prompt import Message, PreparedPrompt, PriorityClass
 from vlm_engine.runner import ModelRunner
 from vlm_engine.sampling_params import SamplingParams
-from vlm_engine.steps import StepRing
+from vlm_engine.steps import StepLog
 from vlm_engine.stream import OutputStream
 from vlm_engine.structured import GrammarCompiler
 from vlm_engine.worker_process import WorkerLimits
@@ -49,8 +49,6 @@ T = TypeVar("T")
 
 PREPARE_THREADS = 2
 """One that tokenises a long text doesn't hold up the others."""
-IDLE_S = 0.05
-"""Longest sleep of the engine thread between looks at its inbox while no request can do anything."""
 
 
 class EngineState(StrEnum):
@@ -82,13 +80,10 @@ class VLMEngine:
         self._image_limits: SizeLimits | None = None
         self._intake: Intake | None = None
         self._grammars: GrammarCompiler | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = EngineThread(config.watchdog_s, self._die)
         # Not asyncio's own threads: they hold Python's lock for most of their time, and the more of them want it, the
         # longer an event loop waits for its turn.
         self._readers = ThreadPoolExecutor(PREPARE_THREADS, thread_name_prefix="vlm-prepare")
-        self._inbox: deque[Callable[[EngineCore], None]] = deque()
-        self._wake = threading.Condition()
-        self._stopping = False
 
     # Life ------------------------------------------------------------------------------------------------------------
 
@@ -101,25 +96,18 @@ class VLMEngine:
         """
         self.state, self.error = EngineState.LOADING, None
         try:
-            self._load()
+            core = self._load()
         except Exception as error:
             self.state, self.error = EngineState.STOPPED, str(error)
             if self._pool is not None:
                 self._pool.shutdown()
             raise
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="vlm-engine", daemon=True)
-        self._thread.start()
         self.state = EngineState.READY
+        self._thread.start(core)
 
     def shutdown(self) -> None:
         """Ends the thread and the preprocessing pool; unfinished requests end with ``abort``. Blocks; idempotent."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._thread.stop()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -128,7 +116,7 @@ class VLMEngine:
         if self.state is not EngineState.DEAD:
             self.state = EngineState.STOPPED
 
-    def _load(self) -> None:
+    def _load(self) -> EngineCore:
         config = self.config
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
@@ -148,38 +136,40 @@ class VLMEngine:
         encoder_cache = EncoderCache(config.encoder_cache_memory)
         largest = None
         if self._pool is not None and checkpoint.device.type == "cuda":
-            largest = self._pool.process_largest(self._check_images(self._pool).loosest(config))
+            largest = self._pool.process_largest(self._check_images(self._pool, checkpoint).loosest(config))
         blocks = count_blocks(checkpoint, config, encoder_cache, largest)
         runner = ModelRunner(checkpoint, config, encoder_cache, blocks)
         lane = make_lane(checkpoint.device, config.encoder_side_stream)
         self._checkpoint = checkpoint
-        self._core = EngineCore(
+        core = self._core = EngineCore(
             config,
             runner,
             encoder_cache,
             self.metrics,
             lane=lane,
             pack_patches=config.encoder_pack_patches or (CPU_PACK if lane.waits else CUDA_PACK),
-            interrupted=lambda: bool(self._inbox) or self._stopping,
+            interrupted=self._thread.wanted,
         )
-        self._intake = Intake(config, checkpoint, self._core.capacity_tokens)
+        self._intake = Intake(config, checkpoint, core.capacity_tokens)
         vocabulary = checkpoint.family.text_config.vocab_size
         self._grammars = GrammarCompiler(checkpoint.tokenizer, vocabulary, checkpoint.end_token_ids)
         if self._pool is not None:
             self._on_progress("starting picture preprocessing")
-            self._check_images(self._pool)
+            self._check_images(self._pool, checkpoint)
         self._on_progress("measuring step times")
         calibration = load_or_measure(checkpoint, config, runner, lane, self._calibration_pictures)
-        self._core.step_time, self._core.encodings.cost = calibration.step_time, calibration.encoder
+        core.step_time, core.encoder.encodings.cost = calibration.step_time, calibration.encoder
         # What loading made lives as long as the process; walking through it again and again (hundreds of milliseconds
         # for torch, transformers and a model) would be felt in a stream.
         gc.collect()
         gc.freeze()
+        return core
 
-    def _check_images(self, pool: ImageProcessorPool) -> SizeLimits:
+    def _check_images(self, pool: ImageProcessorPool, checkpoint: Checkpoint) -> SizeLimits:
         """Waits for the first worker, whose processor knows what can be done. Raises :class:`ConfigError`."""
         self._image_limits = pool.size_limits()
         self._image_limits.check(self.config)
+        checkpoint.encoder.pixel_scale = pool.pixel_scale()
         return self._image_limits
 
     def _calibration_pictures(self) -> Sequence[Mapping[str, torch.Tensor]]:
@@ -208,6 +198,11 @@ class VLMEngine:
         return self._loaded().family.takes_images
 
     @property
+    def takes_several_images(self) -> bool:
+        """Whether a prompt may hold more than one picture; False while no model is loaded."""
+        return self._checkpoint is not None and self._checkpoint.family.takes_several_images
+
+    @property
     def least_image_tokens(self) -> int:
         """Fewest tokens that a picture can take; 0 for a model that takes none."""
         return self._image_limits.least if self._image_limits is not None else 0
@@ -228,7 +223,7 @@ class VLMEngine:
         return self._loaded().chat_template
 
     @property
-    def steps(self) -> StepRing:
+    def steps(self) -> StepLog:
         """What the last steps did."""
         return self._ready_parts()[0].steps
 
@@ -337,7 +332,7 @@ class VLMEngine:
         """
         self._require_ready()
         core, _ = self._ready_parts()
-        waiting = core.num_waiting + len(self._inbox)
+        waiting = core.num_waiting + len(self._thread.inbox)
         if waiting >= self.config.max_queued_requests:
             raise OverloadedError(
                 f"{waiting} requests wait already (max_queued_requests is {self.config.max_queued_requests})",
@@ -380,12 +375,12 @@ class VLMEngine:
         core.check_fits(requests[0])
         stream = OutputStream(request_id, params.n, self.abort, len(prompt.token_ids))
         group = intake.sequences(requests, stream.deliver, grammar)
-        self._post(lambda core: core.add(group))
+        self._thread.post(lambda core: core.add(group))
         return stream
 
     def abort(self, request_id: str) -> None:
         """Ends a request within one step, whatever state it is in. Any thread; unknown ids are ignored."""
-        self._post(lambda core: core.abort(request_id))
+        self._thread.post(lambda core: core.abort(request_id))
 
     async def generate(
         self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Any
@@ -440,64 +435,8 @@ class VLMEngine:
             raise errors.exceptions[0] from None
         return tuple(task.result() for task in tasks)
 
-    # The engine thread -----------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        core = self._core
-        if core is None:
-            return
-        try:
-            with torch.inference_mode():
-                while self._receive(core):
-                    if core.has_work and not core.step():
-                        self._watch(core)
-            core.abort_all()
-        except Exception as error:
-            logger.exception("the engine met an error that it can't isolate")
-            self.state, self.error = EngineState.DEAD, f"{type(error).__name__} in the engine thread"
-            self._drain(core)
-            core.fail_all("the engine died")
-
-    def _receive(self, core: EngineCore) -> bool:
-        """Takes everything from the inbox; sleeps while there is nothing to do. False when it is time to stop."""
-        with self._wake:
-            while not (self._inbox or core.has_work or self._stopping):
-                self._wake.wait()
-        if self._stopping:
-            return False
-        self._drain(core)
-        return True
-
-    def _drain(self, core: EngineCore) -> None:
-        while self._inbox:
-            self._inbox.popleft()(core)
-
-    def _watch(self, core: EngineCore) -> None:
-        """Work exists and no step is possible: fails what has been stuck for too long, else waits a little."""
-        for request_id in core.stuck(self.config.watchdog_s):
-            logger.error(
-                "request %s made no progress for %.0f s; last plan: %s",
-                request_id,
-                self.config.watchdog_s,
-                core.last_plan,
-            )
-            core.fail(request_id, "the request made no progress")
-        with self._wake:
-            if not self._inbox and not self._stopping:
-                self._wake.wait(IDLE_S)
-
-    def _post(self, command: Callable[[EngineCore], None]) -> None:
-        with self._wake:
-            self._inbox.append(command)
-            self._wake.notify()
-        if self.state is EngineState.DEAD and self._core is not None and threading.current_thread() is not self._thread:
-            # Nobody reads the inbox any more; the streams of what was just posted must still end.
-            self._drain_dead(self._core)
-
-    def _drain_dead(self, core: EngineCore) -> None:
-        with self._wake:
-            self._drain(core)
-            core.fail_all("the engine died")
+    def _die(self, error: str) -> None:
+        self.state, self.error = EngineState.DEAD, error
 
     def _require_ready(self) -> None:
         if self.state is not EngineState.READY:

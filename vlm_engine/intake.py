@@ -135,7 +135,8 @@ class Intake:
                 index=index,
                 token_ids=list(prompt.token_ids),
                 num_prompt=len(prompt.token_ids),
-                params=replace(params, n=1),
+                # The prompt is one for all.
+                params=replace(params, n=1, prompt_logprobs=params.prompt_logprobs if index == 0 else None),
                 priority_class=priority_class,
                 arrival=next(self._arrivals),
                 max_total=max_total,

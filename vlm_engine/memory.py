@@ -64,7 +64,10 @@ def run_largest_step(
 
 
 def run_alone(checkpoint: Checkpoint, runner: ModelRunner, prefix: int, new: int) -> None:
-    """One step of a single made-up request, in the first pages, and waits for it. Only while no request runs."""
+    """One step of a single made-up request, in the first pages, and waits for it. Only while no request runs.
+
+    Its pages don't follow one another, as those of a request may not either: what is measured is the longer time.
+    """
     tokens = prefix + new
     ids = [0] * tokens
     positions, delta = checkpoint.family.positions(ids, ())
@@ -80,7 +83,7 @@ def run_alone(checkpoint: Checkpoint, runner: ModelRunner, prefix: int, new: int
         max_total=tokens + 1,
         block_size=runner.block_size,
         prompt=PreparedPrompt(tuple(ids), (), positions, delta),
-        blocks=list(range(math.ceil(tokens / runner.block_size))),
+        blocks=list(reversed(range(math.ceil(tokens / runner.block_size)))),
     )
     runner.forward([Chunk(request, prefix, new, True)])
     if checkpoint.device.type == "cuda":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -17,11 +17,15 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token with its log-probability (natural logarithm) under the distribution before truncation."""
+    """One token with its log-probability (natural logarithm) under the distribution before truncation.
+
+    ``rank``: 1 for the most likely token; None where it was not asked for.
+    """
 
     token_id: int
     token: str
     logprob: float
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,9 @@ class RequestOutput:
         finish_reason: None until the last piece.
         stop_reason: the stop string or stop token id that ended it, None for the model's own end token.
         num_prompt_tokens, num_cached_tokens, num_output_tokens: the counts so far; cached = found in the prefix cache.
+        num_reasoning_tokens: how many of the output's tokens are reasoning, markers included.
+        prompt_logprobs: with the first piece of output 0 when asked for: of the prompt's second token to its last. The
+            first token follows nothing.
         error: what went wrong when ``finish_reason`` is ``error``.
     """
 
@@ -59,3 +66,19 @@ class RequestOutput:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     error: str | None = None
+    num_reasoning_tokens: int = 0
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+
+    def without_output(self) -> RequestOutput:
+        """The piece with what it says of the prompt alone; an end is one at the bound."""
+        ended = None if self.finish_reason is None else FinishReason.LENGTH
+        return replace(
+            self,
+            text="",
+            token_ids=(),
+            logprobs=(),
+            finish_reason=ended,
+            stop_reason=None,
+            num_output_tokens=0,
+            num_reasoning_tokens=0,
+        )

@@ -24,6 +24,7 @@ from vlm_engine.errors import InvalidRequestError, OverloadedError, RequestFaile
 from vlm_engine.image_fit import SIZINGS, ImageSizing
 from vlm_engine.image_size import SizeLimits, SizeRule
 from vlm_engine.images import content_hash, decode_image
+from vlm_engine.pixel_scale import LEFT_OUT, PixelScale, as_bytes
 from vlm_engine.worker_process import WorkerDied, WorkerLimits, WorkerProcess
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ProcessedImage:
     Attributes:
         token_ids: the block of tokens that takes the placeholder's place.
         feature_indices: which of them take a feature row.
-        inputs: tensors for the family's encoder.
+        inputs: tensors for the family's encoder; pixels as bytes where the encoder can scale them itself.
     """
 
     content_hash: bytes
@@ -111,6 +112,11 @@ class ImageProcessorPool:
     def size_limits(self) -> SizeLimits:
         """What the processor can do; waits until a worker has loaded it. Raises what loading raised."""
         found: SizeLimits = self._threads.submit(self._run, _size_limits).result()
+        return found
+
+    def pixel_scale(self) -> PixelScale | None:
+        """What turns pixels that come as bytes into the processor's numbers; None: they come as it makes them."""
+        found: PixelScale | None = self._threads.submit(self._run, _pixel_scale).result()
         return found
 
     def process_largest(self, rule: SizeRule) -> Mapping[str, torch.Tensor]:
@@ -210,6 +216,7 @@ class ImageProcessorPool:
 
 _processor: Any = None
 _sizing: ImageSizing | None = None
+_scale: PixelScale | None = None
 
 
 def _load(model: str, revision: str | None, family: str) -> None:
@@ -217,12 +224,14 @@ def _load(model: str, revision: str | None, family: str) -> None:
     from transformers import AutoProcessor
 
     torch.set_num_threads(1)
-    _use(AutoProcessor.from_pretrained(model, revision=revision), family)
+    processor = AutoProcessor.from_pretrained(model, revision=revision)
+    _use(processor, family, PixelScale.of(processor))
 
 
-def _use(processor: Any, family: str) -> ImageSizing:
-    global _processor, _sizing
-    _processor, _sizing = processor, SIZINGS[family](processor)
+def _use(processor: Any, family: str, scale: PixelScale | None = None) -> ImageSizing:
+    """``scale``: of the processor, if the encoder knows it; pixels go out as bytes then."""
+    global _processor, _sizing, _scale
+    _processor, _sizing, _scale = processor, SIZINGS[family](processor), scale
     return _sizing
 
 
@@ -234,6 +243,10 @@ def _loaded() -> ImageSizing:
 
 def _size_limits() -> SizeLimits:
     return _loaded().limits
+
+
+def _pixel_scale() -> PixelScale | None:
+    return _scale
 
 
 def _process_largest(max_pixels: int, rule: SizeRule) -> _Packed:
@@ -256,6 +269,36 @@ def _process(source: bytes | Image, max_pixels: int, rule: SizeRule, copies: int
         image = image.resize(fit.size, reducing_gap=3.0)
     # What the processor is told and sees is what makes features the same, not which rule led there.
     identity = content_hash(image, options if copies == 1 else {**options, "copies": copies})
+    output = _tensors(image, options, copies)
+    ids = output.pop("input_ids")[0]
+    if copies > 1:
+        # Alike, so each has an equal share of the tokens and of every array with a row for each picture.
+        ids = ids[: len(ids) // copies]
+        output = {name: value[:1] if len(value) == copies else value for name, value in output.items()}
+    for unused in ("attention_mask", "mm_token_type_ids"):
+        output.pop(unused, None)
+    features = np.flatnonzero(ids == _processor.image_token_id)
+    if rule.max_tokens is not None and len(features) > rule.max_tokens:
+        raise InvalidRequestError(
+            f"the model's processor made {len(features)} tokens of the picture, allowed are {rule.max_tokens} "
+            "(max_image_tokens)",
+            param="messages",
+        )
+    return _pack(identity, ids, features, {name: np.ascontiguousarray(v) for name, v in output.items()}, started)
+
+
+def _tensors(image: Image, options: Mapping[str, Any], copies: int) -> dict[str, np.ndarray]:
+    """What the processor makes of a picture (or of so many copies), pixels as bytes where that says the same."""
+    if _scale is not None and not PixelScale.concerns & set(options):
+        output = _call(image, {**options, **LEFT_OUT}, copies)
+        pixels = as_bytes(output["pixel_values"])
+        # Padding is zero after scaling, which no byte is.
+        if pixels is not None and "pixel_attention_mask" not in output:
+            return {**output, "pixel_values": pixels}
+    return _call(image, options, copies)
+
+
+def _call(image: Image, options: Mapping[str, Any], copies: int) -> dict[str, np.ndarray]:
     try:
         output = _processor(
             text=[_processor.image_token * copies],
@@ -270,25 +313,11 @@ def _process(source: bytes | Image, max_pixels: int, rule: SizeRule, copies: int
         if "allocate memory" not in str(error):
             raise
         raise MemoryError from None  # torch's word for it
-    output = {name: np.asarray(value) for name, value in output.items()}
-    ids = output.pop("input_ids")[0]
-    if copies > 1:
-        # Alike, so each has an equal share of the tokens and of every array with a row for each picture.
-        ids = ids[: len(ids) // copies]
-        output = {name: value[:1] if len(value) == copies else value for name, value in output.items()}
-    for unused in ("attention_mask", "mm_token_type_ids"):
-        output.pop(unused, None)
-    mask = output.get("pixel_attention_mask")
+    arrays = {name: np.asarray(value) for name, value in output.items()}
+    mask = arrays.get("pixel_attention_mask")
     if mask is not None and mask.all():
-        output.pop("pixel_attention_mask")  # all ones = no padding; the family fills it in.
-    features = np.flatnonzero(ids == _processor.image_token_id)
-    if rule.max_tokens is not None and len(features) > rule.max_tokens:
-        raise InvalidRequestError(
-            f"the model's processor made {len(features)} tokens of the picture, allowed are {rule.max_tokens} "
-            "(max_image_tokens)",
-            param="messages",
-        )
-    return _pack(identity, ids, features, {name: np.ascontiguousarray(v) for name, v in output.items()}, started)
+        arrays.pop("pixel_attention_mask")  # all ones = no padding; the family fills it in.
+    return arrays
 
 
 def _pack(

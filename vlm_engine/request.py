@@ -61,6 +61,7 @@ class Request:
         salt: part of every block hash; requests with different salts never share pages.
         max_total: total tokens after which the request ends with ``length``.
         computed: tokens whose K and V are in the pages.
+        scored: of the prompt's tokens, how many (from the second on) have their log-probabilities.
         blocks: the block table.
         passed_over: steps in which it could have worked but got nothing; the scheduler's ageing.
         spans: its pictures, ascending.
@@ -82,6 +83,7 @@ class Request:
     spans: tuple[ImageSpan, ...] = ()
     state: RequestState = RequestState.WAITING
     computed: int = 0
+    scored: int = 0
     cached: int = 0
     blocks: list[int] = field(default_factory=list)
     passed_over: int = 0
@@ -117,6 +119,11 @@ class Request:
     def rank(self) -> tuple[int, int, int]:
         """Sorts the most deserving first: class, then priority (lower first, as in vLLM), then age."""
         return (self.priority_class, self.priority, self.arrival)
+
+    @property
+    def unscored(self) -> int:
+        """Prompt tokens whose log-probabilities are asked for and not known yet."""
+        return self.num_prompt - 1 - self.scored if self.params.prompt_logprobs is not None else 0
 
     def blocks_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""

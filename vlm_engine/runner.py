@@ -15,6 +15,7 @@ from vlm_engine.attention.torch_backend import TorchBackend
 from vlm_engine.encoder_cache import EncoderCache, ImageFeatures, join_features
 from vlm_engine.encoder_task import EncoderItem, EncoderTask
 from vlm_engine.errors import ConfigError
+from vlm_engine.sampler import Sample, score
 
 if TYPE_CHECKING:
     from vlm_engine.config import EngineConfig
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from vlm_engine.scheduler import Chunk
 
 GIB = 1024**3
+SCORED_ROWS = 64
+"""Prompt tokens whose logits exist at once: with 150,000 tokens of vocabulary they take 38 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class ModelRunner:
         )
         self.num_blocks = num_blocks
         self._features = encoder_cache
+        self._hidden: torch.Tensor | None = None  # of the last forward, where a prompt is to be scored
+        self._places: dict[str, int] = {}  # of its chunks: the first row
         s = self.shape
         self.kv = KVCache.allocate(
             s.layers, self.num_blocks, config.block_size, s.kv_heads, s.head_dim, self.dtype, self.device
@@ -121,9 +126,29 @@ class ModelRunner:
             step=step,
             **self.family.decoder_inputs(positions.to(self.device), levels, image_rows),
         ).last_hidden_state[0]
+        self._hidden = hidden if any(chunk.request.unscored for chunk in chunks) else None
+        self._places = {chunk.request.key: s.start for s, chunk in zip(sequences, chunks, strict=True)}
         rows = [s.start + s.length - 1 for s, chunk in zip(sequences, chunks, strict=True) if chunk.samples]
         logits: torch.Tensor = self.family.head(hidden[rows])
         return logits
+
+    def score(self, chunk: Chunk) -> list[Sample]:
+        """Log-probabilities of the prompt's tokens that follow a token of this chunk of the last :meth:`forward`.
+
+        Tokens scored already are left out. Logits exist for :data:`SCORED_ROWS` rows at a time only.
+        """
+        request = chunk.request
+        if self._hidden is None:
+            raise RuntimeError(f"the last forward kept nothing to score request {request.request_id} with")
+        end = min(chunk.start + chunk.length, request.num_prompt - 1)
+        samples: list[Sample] = []
+        for start in range(max(chunk.start, request.scored), end, SCORED_ROWS):
+            stop = min(start + SCORED_ROWS, end)
+            row = self._places[request.key] + start - chunk.start
+            logits = self.family.head(self._hidden[row : row + stop - start])
+            tokens = request.token_ids[start + 1 : stop + 1]
+            samples += score(logits, tokens, request.params.prompt_logprobs or 0)
+        return samples
 
     def _pack(
         self, chunks: Sequence[Chunk]
@@ -193,7 +218,7 @@ def make_backend(
         ConfigError: the backend doesn't cover the device, the model or the block size.
     """
     if name != "triton":
-        return TorchBackend()
+        return TorchBackend(dtype)
     try:
         from vlm_engine.attention.triton_backend import AttentionShape, TritonBackend
     except ImportError as error:

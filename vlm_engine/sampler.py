@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -66,11 +66,18 @@ class SamplingState:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row's result. ``top``: (token, log-probability) pairs, most likely first, when asked for."""
+    """One row's result.
+
+    Attributes:
+        logprob: of the token, when asked for.
+        top: (token, log-probability) pairs, most likely first, when asked for.
+        rank: of the token among all, 1 the most likely; prompts' tokens have it.
+    """
 
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    rank: int | None = None
 
 
 def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample]:
@@ -100,6 +107,24 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample
         for place, row in enumerate(wants):
             samples[row] = _with_logprobs(chosen[row], logprobs[place], states[row].params.logprobs or 0)
     return samples
+
+
+def score(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[Sample]:
+    """What is known of tokens that were given, not chosen.
+
+    Args:
+        logits: ``[rows, vocabulary]``.
+        tokens: the one that followed, for each row.
+        count: alternatives to tell.
+
+    Returns:
+        One sample per row, with its rank.
+    """
+    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    given = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
+    ranks = ((logprobs > given).sum(dim=-1) + 1).tolist()
+    rows = zip(tokens, logprobs, ranks, strict=True)
+    return [replace(_with_logprobs(token, row, count), rank=rank) for token, row, rank in rows]
 
 
 def _adjust(row: torch.Tensor, state: SamplingState) -> None:
@@ -155,9 +180,10 @@ def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> torch.Tensor
     probs = ordered.softmax(dim=-1)
     top_p = torch.tensor([s.params.top_p for s in states], device=device)
     min_p = torch.tensor([s.params.min_p for s in states], device=device)
-    # The first token always stays: nothing lies before it, and it is the maximum itself.
     before = probs.cumsum(dim=-1) - probs
     keep = (before < top_p[:, None]) & (probs >= min_p[:, None] * probs[:, :1])
+    # Nothing lies before the first token, but a top_p below float32's least number is none.
+    keep[:, 0] = True
     cumulative = torch.where(keep, probs, 0.0).double().cumsum(dim=-1)
     uniform = torch.tensor([s.rng.random() for s in states], dtype=torch.float64, device=device)
     place = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(dim=-1)

@@ -32,6 +32,7 @@ class SamplingParams:
         min_tokens: end tokens are masked until so many tokens are out.
         ignore_eos: the model's own end tokens don't end the output.
         logprobs: None, or how many alternatives to report per token (0 = just the chosen one), at most 20.
+        prompt_logprobs: the same for the prompt's own tokens, each after those before it.
         n: how many outputs; they share the prompt's KV pages.
         skip_special_tokens: leave special tokens out of the text.
         structured: what the output must look like. It ends where nothing can follow; ``min_tokens`` and ``ignore_eos``
@@ -55,6 +56,7 @@ class SamplingParams:
     min_tokens: int = 0
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     n: int = 1
     skip_special_tokens: bool = True
     structured: StructuredOutput | None = None
@@ -75,6 +77,8 @@ class SamplingParams:
         _within("n", self.n, 1, 128)
         if self.logprobs is not None:
             _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            _within("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens is {self.min_tokens}, more than max_tokens {self.max_tokens}", param="min_tokens"

@@ -21,6 +21,8 @@ from vlm_engine.prompt import PriorityClass
 from vlm_engine.request import ImageSpan, Request
 from vlm_engine.step_time import StepTimeModel
 
+SCORED_TOKENS = 64
+"""Most tokens in a step that decodes of a prompt whose log-probabilities are asked for: each costs a row of logits."""
 AGEING_STEPS = 64
 """After so many steps without work a background request counts as interactive: neither class starves."""
 
@@ -40,6 +42,7 @@ class Budget:
         background_factor: by how much the target grows while only background requests decode: nobody reads them.
         step_time: predicts how long a step's forward takes; needed for a target.
         overhead_seconds: what a step takes besides forward and slices (planning, sampling, handing out).
+        margin: a step's predicted time times this keeps the target (:class:`vlm_engine.step_time.Margin`).
         least_prefill: prefill tokens that a step gets even when its time is spent, so that prefill always advances.
     """
 
@@ -53,7 +56,8 @@ class Budget:
     background_factor: float = 2.0
     step_time: StepTimeModel | None = None
     overhead_seconds: float = 0.0
-    least_prefill: int = 16
+    margin: float = 1.0
+    least_prefill: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,11 @@ class Plan:
     def num_tokens(self) -> int:
         """New tokens in this step."""
         return sum(chunk.length for chunk in self.chunks)
+
+    @property
+    def num_prefill(self) -> int:
+        """Those of them in chunks of more than one."""
+        return sum(chunk.length for chunk in self.chunks if chunk.length > 1)
 
     @property
     def empty(self) -> bool:
@@ -259,6 +268,8 @@ def _share_prefill(
     """Pass 3. Within a class, quanta go round until the bound is used or all have what they can use."""
     quantum = _quantum(budget)
     want = {r.key: _usable(state, budget, r, starts[r.key]) - draft.granted.get(r.key, 0) for r in group}
+    if draft.decodes:
+        want |= {r.key: min(want[r.key], SCORED_TOKENS) for r in group if r.unscored}
     while draft.tokens > 0 and any(want[r.key] > 0 for r in group):
         for request in group:
             share = min(want[request.key], quantum, draft.tokens)
@@ -276,7 +287,7 @@ def _within_time(budget: Budget, draft: _Draft, prefix: int, share: int) -> int:
     if model is None or target is None or share < 1:
         return share
     floor = min(share, budget.least_prefill) if draft.used_tokens == len(draft.decodes) else 0
-    left = target - draft.used_seconds - max(draft.encoder_seconds, draft.reserved)
+    left = target / budget.margin - draft.used_seconds - max(draft.encoder_seconds, draft.reserved)
     allowed = max(floor, model.tokens_within(left, draft.used_tokens, prefix, share))
     before = model.base(draft.used_tokens)
     draft.used_tokens += allowed

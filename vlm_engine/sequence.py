@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from vlm_engine.detokenizer import Detokenizer
@@ -21,6 +21,7 @@ class OutputSequence:
     Attributes:
         deliver: called with every piece of output, in the engine thread.
         followers: sequences of the same prompt, started once this one has its first token.
+        prompt_logprobs: of the prompt's tokens from the second on, as far as they are known and not delivered yet.
     """
 
     request: Request
@@ -30,6 +31,7 @@ class OutputSequence:
     tokenizer: Any
     deliver: Callable[[RequestOutput], None]
     followers: list[OutputSequence]
+    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
 
     @staticmethod
     def create(
@@ -53,6 +55,12 @@ class OutputSequence:
             tokenizer, params.stop, params.include_stop_str_in_output, params.skip_special_tokens, params.thinking
         )
         return OutputSequence(request, sampling, detokenizer, end_ids, tokenizer, deliver, [])
+
+    def take_scores(self, samples: Iterable[Sample]) -> None:
+        """The next of the prompt's tokens with their log-probabilities."""
+        for sample in samples:
+            self.prompt_logprobs += self._logprobs(sample)
+            self.request.scored += 1
 
     def take(self, sample: Sample) -> RequestOutput:
         """Appends a sampled token, and ends the request when it is time. Gives the piece of output to deliver."""
@@ -88,8 +96,9 @@ class OutputSequence:
         stop_reason: str | int | None = None,
         error: str | None = None,
     ) -> RequestOutput:
-        """A piece of output with the counts as they stand."""
-        request = self.request
+        """A piece of output with the counts as they stand, and the prompt's log-probabilities with the first."""
+        request, of_prompt = self.request, tuple(self.prompt_logprobs)
+        self.prompt_logprobs.clear()
         return RequestOutput(
             request.request_id,
             request.index,
@@ -102,13 +111,15 @@ class OutputSequence:
             request.cached,
             request.num_output,
             error,
+            self.detokenizer.num_reasoning,
+            of_prompt,
         )
 
     def _logprobs(self, sample: Sample) -> tuple[PositionLogprobs, ...]:
         if sample.logprob is None:
             return ()
-        chosen = self._token_logprob(sample.token, sample.logprob)
+        chosen = self._token_logprob(sample.token, sample.logprob, sample.rank)
         return (PositionLogprobs(chosen, tuple(self._token_logprob(t, value) for t, value in sample.top)),)
 
-    def _token_logprob(self, token: int, value: float) -> TokenLogprob:
-        return TokenLogprob(token, self.tokenizer.decode([token]), value)
+    def _token_logprob(self, token: int, value: float, rank: int | None = None) -> TokenLogprob:
+        return TokenLogprob(token, self.tokenizer.decode([token]), value, rank)

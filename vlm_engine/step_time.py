@@ -1,11 +1,12 @@
 """How long a step will take: a measured table over new tokens, plus terms for what the tokens look back on.
 
-    t = f(N) + gamma * sum(L) + alpha * sum(2 * L * x + x * x)
+    t = f(N) + sum over decodes(gamma * L) + sum over chunks(delta * L + alpha * (2 * L * x + x * x))
 
 N is the number of new tokens of all requests, L a request's tokens before the step, x its new ones. f is a table (1,
 2, 4, ... tokens, interpolated): on a CPU a token costs a quarter as much between 1 and 8 tokens as in a prefill, so
-one line fits nowhere. gamma is reading the prefix's K and V, alpha the attention scores. Taken by timed forwards at
-start, corrected online.
+one line fits nowhere. gamma and delta are reading the prefix's K and V (a kernel that attends several queries prepares
+them first: on two cores behind 6,000 tokens that is 27 ms of a chunk's time, and each of its tokens 1.4 ms more),
+alpha the attention scores. Taken by timed forwards at start, corrected online.
 
 The shape follows ROCm/ATOM#2007 and Sarathi-Serve's profile; the table in place of a line is ours.
 """
@@ -25,8 +26,15 @@ Work = Sequence[tuple[int, int]]
 """(L, x) of each request in a step."""
 
 LEARNING_RATE = 0.05
+CHUNKS = (8, 64)
+"""Sizes of the chunks that are measured behind a long prefix: between them lies what a step has room for."""
 OUTLIER = 3.0
 """A step so many times longer or shorter than predicted says little: something else happened to the machine."""
+
+MISSES = 0.03
+"""Share of steps that may take longer than their target."""
+MARGIN_RATE = 0.05
+MOST_MARGIN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +44,9 @@ class StepTimeModel:
     Attributes:
         sizes: token counts of the table, ascending, from 1.
         seconds: f at each size.
-        gamma: seconds per prefix token.
-        alpha: seconds per (query, key) pair.
+        gamma: seconds per prefix token of a decode.
+        alpha: seconds per (query, key) pair of a chunk.
+        delta: seconds per prefix token of a chunk, at least gamma.
         correction: factor of what decodes cost, learned online from steps that only decode.
         chunk_correction: factor of what prefill chunks add to a step, learned online from the steps that have some.
     """
@@ -46,6 +55,7 @@ class StepTimeModel:
     seconds: tuple[float, ...]
     gamma: float
     alpha: float
+    delta: float = 0.0
     correction: float = 1.0
     chunk_correction: float = 1.0
 
@@ -56,6 +66,7 @@ class StepTimeModel:
             "seconds": list(self.seconds),
             "gamma": self.gamma,
             "alpha": self.alpha,
+            "delta": self.delta,
             "corrections": [self.correction, self.chunk_correction],
         }
 
@@ -64,16 +75,16 @@ class StepTimeModel:
         """Raises ValueError, TypeError or KeyError for anything but what ``as_json`` gives."""
         sizes = tuple(int(size) for size in stored["sizes"])
         seconds = tuple(float(value) for value in stored["seconds"])
-        gamma, alpha = float(stored["gamma"]), float(stored["alpha"])
+        gamma, alpha, delta = (float(stored[name]) for name in ("gamma", "alpha", "delta"))
         decodes, chunks = (float(factor) for factor in stored["corrections"])
         rising = all(low < high for low, high in itertools.pairwise(sizes)) and sizes[:1] == (1,)
         if not rising or len(sizes) != len(seconds):
             raise ValueError(f"a table of sizes {sizes} with {len(seconds)} times")
-        if not all(math.isfinite(value) and value >= 0 for value in (*seconds, gamma, alpha)) or seconds[0] <= 0:
+        if not all(math.isfinite(value) and value >= 0 for value in (*seconds, gamma, alpha, delta)) or seconds[0] <= 0:
             raise ValueError("times are not all finite and from 0 on")
         if not all(math.isfinite(factor) and factor > 0 for factor in (decodes, chunks)):
             raise ValueError(f"corrections of {decodes} and {chunks}")
-        return StepTimeModel(sizes, seconds, gamma, alpha, decodes, chunks)
+        return StepTimeModel(sizes, seconds, gamma, alpha, delta, decodes, chunks)
 
     def base(self, tokens: int) -> float:
         """f: linear between the table's points, in proportion to the last slope beyond them."""
@@ -88,7 +99,9 @@ class StepTimeModel:
 
     def looking_back(self, prefix: int, new: int) -> float:
         """The context terms of one request, uncorrected."""
-        return self.gamma * prefix + self.alpha * (2.0 * prefix * new + new * new)
+        if new == 1:
+            return self.gamma * prefix
+        return max(self.gamma, self.delta) * prefix + self.alpha * (2.0 * prefix * new + new * new)
 
     def predict(self, work: Work) -> float:
         """Seconds that a step with this work takes."""
@@ -160,15 +173,16 @@ def calibrate(
         sizes.append(size)
         raw.append(_timed(forward, 0, size, repeats))
         size *= 2
-    chunk = min(64, sizes[-1])
+    table = StepTimeModel(tuple(sizes), tuple(raw), 0.0, 0.0)
     gamma = max(0.0, (_timed(forward, context, 1, repeats) - raw[0]) / context)
-    at_chunk = StepTimeModel(tuple(sizes), tuple(raw), 0.0, 0.0).base(chunk)
-    with_prefix = _timed(forward, context, chunk, repeats)
-    alpha = max(0.0, (with_prefix - at_chunk - gamma * context) / (2.0 * context * chunk))
+    small, large = (min(chunk, sizes[-1]) for chunk in CHUNKS)
+    behind = [max(0.0, _timed(forward, context, chunk, repeats) - table.base(chunk)) for chunk in (small, large)]
+    alpha = max(0.0, behind[1] - behind[0]) / (2.0 * context * max(1, large - small))
+    delta = max(gamma, behind[0] / context - 2.0 * alpha * small)
     # The table was measured with x * x score pairs in it; f is what remains without them.
     seconds = [max(value - alpha * size * size, 1e-9) for size, value in zip(sizes, raw, strict=True)]
     rising = [max(seconds[: place + 1]) for place in range(len(seconds))]
-    return StepTimeModel(tuple(sizes), tuple(rising), gamma, alpha)
+    return StepTimeModel(tuple(sizes), tuple(rising), gamma, alpha, delta)
 
 
 def _timed(forward: Callable[[int, int], None], prefix: int, new: int, repeats: int) -> float:
@@ -180,3 +194,20 @@ def _timed(forward: Callable[[int, int], None], prefix: int, new: int, repeats: 
         if times[-1] > 0.25:
             break
     return median(times)
+
+
+class Margin:
+    """How much of a target's time may be planned with, so that nearly all steps keep the target and not half of them.
+
+    The factor follows the quantile of steps (stochastic approximation, Robbins and Monro 1951): a step over its target
+    raises it, every other one lowers it a little, and the two balance where ``MISSES`` of the steps are over.
+    """
+
+    def __init__(self) -> None:
+        self.factor = 1.1
+
+    def observe(self, seconds: float, target: float) -> None:
+        """A step that was planned up to its target took so long."""
+        missed = seconds > target
+        self.factor *= 1.0 + MARGIN_RATE * ((1.0 if missed else 0.0) - MISSES)
+        self.factor = min(max(self.factor, 1.0), MOST_MARGIN)

@@ -1,11 +1,18 @@
-"""A ring of the last steps: what each did and how long it took."""
+"""The last steps: what each did and how long it took, and why a gap in somebody's answer was long."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vlm_engine.metrics import EngineMetrics
+    from vlm_engine.scheduler import Plan
 
 RING = 1000
+LONG_GAP = 3.0
+"""A decode gap counts as long from so many times the usual decode-only step on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +45,41 @@ class StepRecord:
     preemptions: int
 
 
-class StepRing:
-    """The last 1,000 steps, oldest first."""
+class StepLog:
+    """The last 1,000 steps, oldest first, also as metrics.
 
-    def __init__(self) -> None:
+    Args:
+        metrics: counted there.
+    """
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
         self._records: deque[StepRecord] = deque(maxlen=RING)
+        self._usual_step = 0.0
 
     def add(self, record: StepRecord) -> None:
+        """From the engine's thread."""
         self._records.append(record)
+        if record.decode_tokens and not record.prefill_tokens and not record.slices:
+            usual = self._usual_step
+            self._usual_step = 0.9 * usual + 0.1 * record.seconds if usual else record.seconds
+        self._metrics.inc("engine_steps")
+        self._metrics.observe("step_seconds", record.seconds)
+        self._metrics.observe("iteration_tokens", record.decode_tokens + record.prefill_tokens)
+
+    def explain_gap(self, gap: float, plan: Plan) -> None:
+        """Counts a long decode gap (seconds) under what its step did besides decoding."""
+        if not self._usual_step or gap < LONG_GAP * self._usual_step:
+            return
+        if plan.encodes:
+            cause = "encoder"
+        elif any(chunk.length > 1 for chunk in plan.chunks):
+            cause = "prefill"
+        elif plan.preemptions:
+            cause = "preemption"
+        else:
+            cause = "other"
+        self._metrics.inc("decode_gap_cause", cause=cause)
 
     def records(self) -> list[StepRecord]:
         # copy() is one operation; iterating would fail while the engine's thread adds a record.

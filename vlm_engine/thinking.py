@@ -30,6 +30,11 @@ class ThinkingSplitter:
         self._inside: bool | None = True if thinking.open else None  # None: not known yet
         self._held = ""  # not known yet: all of it; inside: what could be the beginning of the end marker
 
+    @property
+    def inside(self) -> bool | None:
+        """Whether the text so far ends within reasoning; None: not known yet."""
+        return self._inside
+
     def add(self, text: str) -> tuple[str, str]:
         """New text -> (reasoning, answer) that are certain now."""
         if self._inside is False:

@@ -55,6 +55,7 @@ async def create_chat_completion(request: Request, services: Provided) -> Respon
         asked.wanted_logprobs is not None,
         asked.include_usage,
         asked.usage_in_chunks,
+        asked.prompt_logprobs,
         submission.shape,
     )
     n = submission.params.n
@@ -82,6 +83,7 @@ def read_chat(body: bytes, defaults: SamplingParams, dialect: Dialect) -> tuple[
         n=asked.n or 1,
         max_tokens=asked.longest,
         logprobs=asked.wanted_logprobs,
+        prompt_logprobs=asked.prompt_logprobs,
         renames=renames,
     )
     wanted = wanted_structure(asked, asked.response_format, "response_format")

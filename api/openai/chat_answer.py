@@ -13,11 +13,11 @@ from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
-from openai.types.completion_usage import PromptTokensDetails
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
 
 from api.openai.answers import Answer, AnswerReader, AnswerShape
 from api.openai.chat_calls import chat_delta, chat_message
-from api.openai.logprobs import chat_logprobs
+from api.openai.logprobs import chat_logprobs, prompt_logprobs
 from api.openai.submission import Gathered, Output
 from api.openai.tool_parsers import merged
 from api.streaming import sse
@@ -36,18 +36,23 @@ class ChatAnswer:
         with_logprobs: the request asked for log-probabilities.
         with_usage: every chunk carries ``usage`` (null), and one more chunk at the end carries the counts.
         usage_in_chunks: every chunk carries the counts so far instead of null.
+        prompt_logprobs: alternatives told of each of the prompt's tokens; None for no such list.
     """
 
     model: str
     with_logprobs: bool = False
     with_usage: bool = False
     usage_in_chunks: bool = False
+    prompt_logprobs: int | None = None
     shape: AnswerShape = field(default_factory=AnswerShape)
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _readers: dict[int, tuple[AnswerReader, Answer]] = field(default_factory=dict)
 
     def whole(self, gathered: Gathered) -> ChatCompletion:
+        extra: dict[str, Any] = {}
+        if self.prompt_logprobs is not None:
+            extra["prompt_logprobs"] = prompt_logprobs(gathered.prompt_logprobs, self.prompt_logprobs)
         return ChatCompletion(
             id=self.id,
             object="chat.completion",
@@ -55,6 +60,7 @@ class ChatAnswer:
             model=self.model,
             choices=[self._choice(index, output) for index, output in enumerate(gathered.outputs)],
             usage=usage_of(gathered),
+            **extra,
         )
 
     def _choice(self, index: int, output: Output) -> Choice:
@@ -142,5 +148,6 @@ def usage_of(gathered: Gathered) -> CompletionUsage:
         prompt_tokens=gathered.num_prompt_tokens,
         completion_tokens=gathered.num_output_tokens,
         total_tokens=gathered.num_prompt_tokens + gathered.num_output_tokens,
+        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=gathered.num_reasoning_tokens),
         prompt_tokens_details=PromptTokensDetails(cached_tokens=gathered.num_cached_tokens),
     )

@@ -11,12 +11,14 @@ from api.errors import ApiError, invalid
 from api.openai.fields import (
     DETAIL,
     NO_TOOLS,
+    PROMPT_LOGPROBS,
     VLLM_EXTRAS,
     IgnoredFields,
     Neutral,
     SamplingFields,
     StreamOptions,
     StrictModel,
+    check_prompt_logprobs,
     check_stream_options,
     content_kind,
     part_kind,
@@ -28,7 +30,7 @@ from vlm_engine.prompt import ImageDetail, ImagePart, Message, TextPart
 
 UNSUPPORTED: Neutral = {
     **NO_TOOLS,
-    **VLLM_EXTRAS,
+    **{name: neutral for name, neutral in VLLM_EXTRAS.items() if name != "prompt_logprobs"},
     "audio": (),
     "best_of": (1,),
     "function_call": ("none",),
@@ -107,6 +109,7 @@ class ChatRequest(ChatToolFields, StructuredFields, SamplingFields, IgnoredField
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    prompt_logprobs: int | None = Field(None, ge=0, le=20, description=PROMPT_LOGPROBS)
     response_format: ChatFormat | None = None
     include_reasoning: bool | None = Field(None, description="false leaves the reasoning out of the answer (vLLM).")
 
@@ -142,6 +145,7 @@ class ChatRequest(ChatToolFields, StructuredFields, SamplingFields, IgnoredField
     def check(self) -> None:
         """Raises a 400 for fields that contradict each other."""
         check_stream_options(self.stream_options, self.stream)
+        check_prompt_logprobs(self.prompt_logprobs, self.stream)
 
 
 def engine_messages(messages: Sequence[ChatMessage]) -> list[Message]:

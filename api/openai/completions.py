@@ -13,7 +13,7 @@ from api.errors import ApiError
 from api.openai.answers import AnswerShape
 from api.openai.chat import error_line
 from api.openai.chat_answer import DONE
-from api.openai.completions_answer import CompletionAnswer
+from api.openai.completions_answer import CompletionAnswer, Echo
 from api.openai.completions_request import DEFAULT_MAX_TOKENS, UNSUPPORTED, CompletionRequest, Prompt
 from api.openai.fields import sampling_params
 from api.openai.structured import wanted_structure
@@ -57,12 +57,11 @@ async def create_completion(request: Request, services: Provided) -> Response:
     answer = CompletionAnswer(
         services.model_name,
         asked.count,
-        asked.logprobs is not None,
+        asked.logprobs,
         asked.include_usage,
         asked.usage_in_chunks,
-        [""] * len(asked.prompt),
+        asked.prompt_logprobs,
     )
-    candidates = asked.candidates
 
     async def begin() -> list[OutputStream]:
         return await _submit_all(engine, asked, submission, answer, deadline)
@@ -73,18 +72,20 @@ async def create_completion(request: Request, services: Provided) -> Response:
         async def close() -> None:
             await _close(streams)
 
-        chunks = _chunks(streams, answer, candidates, deadline)
+        chunks = _chunks(streams, answer, asked, deadline)
         return EventStream(chunks, close, keep_alive_s=services.config.server.sse_keep_alive_s)
 
     async def whole() -> list[Gathered]:
         streams = await begin()
         try:
-            return [await gather(stream, candidates, deadline) for stream in streams]
+            prompts = [await gather(stream, asked.candidates, deadline) for stream in streams]
+            return prompts if asked.generates else [prompt.without_output() for prompt in prompts]
         finally:
             await _close(streams)
 
     completion = answer.whole(await unless_gone(request, whole()))
-    return Response(completion.model_dump_json(exclude_unset=True), media_type="application/json")
+    content = completion.model_dump_json(exclude_unset=True, warnings=False)
+    return Response(content, media_type="application/json")
 
 
 def read_completion(body: bytes, defaults: SamplingParams) -> tuple[CompletionRequest, Submission]:
@@ -96,8 +97,10 @@ def read_completion(body: bytes, defaults: SamplingParams) -> tuple[CompletionRe
         asked,
         defaults,
         n=asked.candidates,
-        max_tokens=DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens,
+        # The engine always samples a token; where none is asked for it is left out.
+        max_tokens=DEFAULT_MAX_TOKENS if asked.max_tokens is None else max(asked.max_tokens, 1),
         logprobs=0 if ranked and asked.logprobs is None else asked.logprobs,
+        prompt_logprobs=asked.scored,
         renames=_RENAMES,
     )
     shape = AnswerShape(wanted=wanted_structure(asked, asked.response_format, "response_format"))
@@ -114,7 +117,7 @@ async def _submit_all(
     """Every prompt as a request of its own; all are accepted, or none."""
     keep = kept_tokens(engine, asked, submission.params)
     streams: list[OutputStream] = []
-    echoes: list[str] = []
+    echoes: list[Echo] = []
     try:
         for number, prompt in enumerate(asked.prompt):
 
@@ -123,7 +126,8 @@ async def _submit_all(
                     prepared = await engine.prepare_text(prompt, truncate_prompt_tokens=keep)
                 else:
                     prepared = await engine.prepare_tokens(prompt, truncate_prompt_tokens=keep)
-                echoes.append(_echo(engine, prompt, prepared, keep) if asked.echo else "")
+                if asked.echo:
+                    echoes.append(_echo(engine, prompt, prepared, keep))
                 return prepared
 
             name = f"{answer.id}-{number}"
@@ -135,12 +139,12 @@ async def _submit_all(
     return streams
 
 
-def _echo(engine: VLMEngine, prompt: Prompt, prepared: PreparedPrompt, keep: int | None) -> str:
+def _echo(engine: VLMEngine, prompt: Prompt, prepared: PreparedPrompt, keep: int | None) -> Echo:
     """The prompt as it was given; as its tokens read, where it came as tokens or was cut."""
+    first: str = engine.tokenizer.decode(prepared.token_ids[:1])
     if isinstance(prompt, str) and keep is None:
-        return prompt
-    text: str = engine.tokenizer.decode(prepared.token_ids, clean_up_tokenization_spaces=False)
-    return text
+        return Echo(prompt, first)
+    return Echo(engine.tokenizer.decode(prepared.token_ids, clean_up_tokenization_spaces=False), first)
 
 
 async def _close(streams: Sequence[OutputStream]) -> None:
@@ -149,14 +153,15 @@ async def _close(streams: Sequence[OutputStream]) -> None:
 
 
 async def _chunks(
-    streams: Sequence[OutputStream], answer: CompletionAnswer, candidates: int, deadline: Deadline
+    streams: Sequence[OutputStream], answer: CompletionAnswer, asked: CompletionRequest, deadline: Deadline
 ) -> AsyncGenerator[bytes, None]:
-    prompts = [Gathered.empty(candidates, stream.num_prompt_tokens) for stream in streams]
+    prompts = [Gathered.empty(asked.candidates, stream.num_prompt_tokens) for stream in streams]
     for chunk in answer.opening(prompts):
         yield chunk
     try:
         async with aclosing(_merged(streams, deadline)) as source:
-            async for number, piece in source:
+            async for number, new in source:
+                piece = new if asked.generates else new.without_output()
                 prompts[number].add(piece)
                 for chunk in answer.piece(number, piece, prompts):
                     yield chunk

@@ -8,18 +8,20 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from api.errors import invalid
 from api.openai.fields import (
+    PROMPT_LOGPROBS,
     VLLM_EXTRAS,
     IgnoredFields,
     Neutral,
     SamplingFields,
     StreamOptions,
     TokenId,
+    check_prompt_logprobs,
     check_stream_options,
 )
 from api.openai.structured import ChatFormat, StructuredFields
 
 UNSUPPORTED: Neutral = {
-    **{name: neutral for name, neutral in VLLM_EXTRAS.items() if name != "echo"},
+    **{name: neutral for name, neutral in VLLM_EXTRAS.items() if name not in ("echo", "prompt_logprobs")},
     "prompt_embeds": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -65,9 +67,12 @@ class CompletionRequest(StructuredFields, SamplingFields, IgnoredFields):
     model: str | None = None
     response_format: ChatFormat | None = None
     best_of: int | None = Field(None, ge=1, le=20, description="Of so many candidates the n likeliest are returned.")
-    echo: bool | None = Field(None, description="The prompt before the text; not together with logprobs.")
+    echo: bool | None = Field(None, description="The prompt before the text, with its log-probabilities if asked for.")
     logprobs: int | None = Field(None, ge=0, le=20)
-    max_tokens: int | None = Field(None, ge=1, description=f"{DEFAULT_MAX_TOKENS} when not given.")
+    prompt_logprobs: int | None = Field(None, ge=0, le=20, description=PROMPT_LOGPROBS)
+    max_tokens: int | None = Field(
+        None, ge=0, description=f"{DEFAULT_MAX_TOKENS} when not given; 0 with echo only: nothing is added."
+    )
     n: int | None = Field(None, ge=1, le=128)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -81,6 +86,17 @@ class CompletionRequest(StructuredFields, SamplingFields, IgnoredFields):
     def candidates(self) -> int:
         """Outputs for each prompt, of which ``count`` are returned."""
         return self.best_of or self.count
+
+    @property
+    def generates(self) -> bool:
+        """Whether anything is to follow the prompt."""
+        return self.max_tokens != 0
+
+    @property
+    def scored(self) -> int | None:
+        """Alternatives for each of the prompt's tokens that the engine is to give; None: the prompt isn't scored."""
+        wanted = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        return max((count for count in wanted if count is not None), default=None)
 
     @property
     def include_usage(self) -> bool:
@@ -98,8 +114,9 @@ class CompletionRequest(StructuredFields, SamplingFields, IgnoredFields):
         for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "mm_processor_kwargs"):
             if getattr(self, name) is not None:
                 raise invalid(f"{name} belongs to chats; a completion has neither template nor pictures.", param=name)
-        if self.echo and self.logprobs is not None:
-            raise invalid("echo with logprobs is not supported: a prompt's own are not computed.", param="logprobs")
+        check_prompt_logprobs(self.prompt_logprobs, self.stream)
+        if self.max_tokens == 0 and not self.echo:
+            raise invalid("max_tokens is 0, allowed is 1 or more; 0 with echo: true only.", param="max_tokens")
         if self.candidates < self.count:
             raise invalid(f"best_of is {self.best_of}, less than n, which is {self.count}.", param="best_of")
         if self.stream and self.candidates > self.count:

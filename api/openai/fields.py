@@ -113,6 +113,15 @@ class StreamOptions(StrictModel):
     continuous_usage_stats: bool | None = Field(None, description="Counts in every chunk (vLLM); with include_usage.")
 
 
+PROMPT_LOGPROBS = "Log-probabilities of the prompt's own tokens, with so many alternatives each (vLLM)."
+
+
+def check_prompt_logprobs(wanted: int | None, stream: bool | None) -> None:
+    """Raises a 400 for a stream, which has no place for them."""
+    if wanted is not None and stream:
+        raise invalid("prompt_logprobs can't be streamed; leave stream out.", param="prompt_logprobs")
+
+
 def check_stream_options(options: StreamOptions | None, stream: bool | None) -> None:
     """Raises a 400 for options without a stream, or for half a wish."""
     if options is None:
@@ -207,6 +216,7 @@ def sampling_params(
     n: int,
     max_tokens: int | None,
     logprobs: int | None,
+    prompt_logprobs: int | None = None,
     renames: Mapping[str, str],
 ) -> SamplingParams:
     """``defaults`` (the checkpoint's own) with what the request says. Raises a 400 for a value out of range."""
@@ -218,6 +228,6 @@ def sampling_params(
     if max_tokens is not None:
         given["max_tokens"] = max_tokens
     try:
-        return replace(defaults, n=n, logprobs=logprobs, **given)
+        return replace(defaults, n=n, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **given)
     except InvalidRequestError as error:
         raise from_engine(error, renames) from None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from openai.types.responses import FunctionTool, ResponseTextConfig, ToolChoiceFunction
+from openai.types.responses import FunctionTool, ResponseTextConfig, ToolChoiceAllowed, ToolChoiceFunction
 
 from api.openai.structured import FlatJsonSchemaFormat
-from api.openai.tools import ToolUse
+from api.openai.tools import ResponsesAllowedChoice, ToolUse
 
 if TYPE_CHECKING:
     from api.openai.responses_request import ResponsesRequest
@@ -27,8 +27,10 @@ def shown_tools(asked: ResponsesRequest) -> list[Any]:
     ]
 
 
-def shown_choice(use: ToolUse) -> Any:
+def shown_choice(asked: ResponsesRequest, use: ToolUse) -> Any:
     """How they are to be used."""
+    if isinstance(asked.tool_choice, ResponsesAllowedChoice):
+        return ToolChoiceAllowed.model_validate(asked.tool_choice.model_dump())
     return ToolChoiceFunction(type="function", name=use.tools[0].name) if use.mode == "named" else use.mode
 
 

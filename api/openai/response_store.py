@@ -14,6 +14,7 @@ from pipeline.clock import Clock, SystemClock
 if TYPE_CHECKING:
     from openai.types.responses import Response
 
+    from api.openai.response_log import EventLog
     from api.openai.responses_request import InputItem
 
 
@@ -36,6 +37,7 @@ class StoredResponse:
         size: bytes of the requests that the context came with, and of the answer.
         stored: when, on the monotonic clock, in seconds.
         task: makes a background response; None for others.
+        log: what the stream of a background response has said; None for those without one.
     """
 
     owner: str
@@ -44,6 +46,7 @@ class StoredResponse:
     size: int
     stored: float = 0.0
     task: asyncio.Task[None] | None = None
+    log: EventLog | None = None
 
     @property
     def running(self) -> bool:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
-from openai.types.responses import Response as OpenAIResponse
 
 from api.auth import caller_of
 from api.errors import ApiError, invalid
@@ -17,7 +14,9 @@ from api.openai.answers import AnswerShape
 from api.openai.dialects import dialect_of
 from api.openai.fields import sampling_params
 from api.openai.images import fetcher_of, load_pictures
+from api.openai.response_background import Memory, in_background
 from api.openai.response_items import input_items, output_items
+from api.openai.response_log import EventLog
 from api.openai.response_store import Item, ResponseStore, StoredResponse
 from api.openai.responses_answer import ResponseAnswer
 from api.openai.responses_request import UNSUPPORTED, ResponsesRequest, engine_messages
@@ -49,22 +48,6 @@ _RENAMES = {"max_tokens": "max_output_tokens", "messages": "input"}
 router = APIRouter(prefix="/v1", tags=["openai"])
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What is remembered of a response, and where; ``store`` is None when it is not kept."""
-
-    store: ResponseStore | None
-    owner: str
-    context: tuple[Item, ...]
-    size: int
-
-    def keep(self, response: OpenAIResponse, task: asyncio.Task[None] | None = None) -> None:
-        """Stores the response as it stands."""
-        if self.store is not None:
-            size = self.size + len(response.model_dump_json(exclude_unset=True))
-            self.store.put(StoredResponse(self.owner, response, self.context, size, task=task))
-
-
 @router.post("/responses", summary="Create a response", response_model=None)
 async def create_response(request: Request, services: Provided) -> Response:
     deadline = deadline_of(request, services)
@@ -76,16 +59,17 @@ async def create_response(request: Request, services: Provided) -> Response:
     memory = _remember(asked, store, owner, len(body))
     submission = await off_loop(memory.size, lambda: _submission(asked, memory.context, engine))
     submission = await unless_gone(request, load_pictures(submission, fetcher_of(request), services.config))
-    shape = submission.shape
+    shape, keep_alive_s = submission.shape, services.config.server.sse_keep_alive_s
     answer = ResponseAnswer(services.model_name, asked, submission.params, memory.store is not None, shape)
 
     if asked.background:
         stream = await unless_gone(request, submit(engine, submission, answer.id, deadline))
-        return json_response(_in_background(request, stream, answer, memory, deadline))
+        log = EventLog() if asked.stream else None
+        queued = in_background(request, stream, answer, memory, deadline, log)
+        return json_response(queued) if log is None else EventStream(log.after(), keep_alive_s=keep_alive_s)
 
     if asked.stream:
         stream = await unless_gone(request, submit(engine, submission, answer.id, deadline))
-        keep_alive_s = services.config.server.sse_keep_alive_s
         return EventStream(_events(stream, answer, memory, deadline), stream.aclose, keep_alive_s=keep_alive_s)
 
     async def whole() -> Gathered:
@@ -156,48 +140,6 @@ def _submission(asked: ResponsesRequest, context: tuple[Item, ...], engine: VLME
     shape = AnswerShape(dialect_of(engine.chat_template), asked.tool_use, wanted, include_reasoning)
     shape.check()
     return Submission(engine_messages(asked.instructions, messages, first), params, asked, _RENAMES, shape)
-
-
-def _in_background(
-    request: Request, stream: OutputStream, answer: ResponseAnswer, memory: Memory, deadline: Deadline
-) -> OpenAIResponse:
-    """Begins the work and gives the response as it stands, queued. The request's slot is left when the work ends."""
-    queued = answer.unfinished("queued")
-    request.state.slot.keep()
-    task = asyncio.create_task(_work(stream, answer, memory, deadline), name=answer.id)
-    task.add_done_callback(lambda _: request.state.slot.leave())
-    memory.keep(queued, task)
-    return queued
-
-
-async def _work(stream: OutputStream, answer: ResponseAnswer, memory: Memory, deadline: Deadline) -> None:
-    """A background response from its first piece to its end, each state seen in the store."""
-    gathered = Gathered.empty(1)
-    try:
-        async with aclosing(pieces(stream, deadline)) as source:
-            async for piece in source:
-                if not gathered.num_prompt_tokens:
-                    _replace(memory, answer.unfinished("in_progress"))
-                gathered.add(piece)
-        _replace(memory, answer.whole(gathered))
-    except ApiError as error:
-        _log.warning("Response %s failed in the background: %s", answer.id, error.message)
-        _replace(memory, answer.unfinished("failed", error))
-    except asyncio.CancelledError:
-        _replace(memory, answer.unfinished("cancelled"))
-    finally:
-        await stream.aclose()
-
-
-def _replace(memory: Memory, response: OpenAIResponse) -> None:
-    """The new state of a response that is still known; one that was deleted stays so."""
-    if memory.store is None:
-        return
-    try:
-        entry = memory.store.get(response.id, memory.owner)
-    except ApiError:
-        return
-    memory.keep(response, entry.task)
 
 
 async def _events(

@@ -18,6 +18,7 @@ from openai.types.responses import (
     ResponseFailedEvent,
     ResponseIncompleteEvent,
     ResponseInProgressEvent,
+    ResponseQueuedEvent,
     ResponseUsage,
 )
 from openai.types.responses.response import IncompleteDetails
@@ -106,7 +107,7 @@ class ResponseAnswer:
             top_p=self.params.top_p,
             top_logprobs=self.params.logprobs or 0,
             parallel_tool_calls=self.shape.use.parallel,
-            tool_choice=shown_choice(self.shape.use),
+            tool_choice=shown_choice(self.asked, self.shape.use),
             tools=shown_tools(self.asked),
             previous_response_id=self.asked.previous_response_id,
             background=bool(self.asked.background),
@@ -129,6 +130,15 @@ class ResponseAnswer:
         yield self._event(ResponseCreatedEvent, "response.created", response=started)
         yield self._event(ResponseInProgressEvent, "response.in_progress", response=started)
 
+    def queued(self, response: Response) -> Iterator[bytes]:
+        """The opening of a background response's stream, up to where it waits. :meth:`begun` goes on."""
+        yield self._event(ResponseCreatedEvent, "response.created", response=response)
+        yield self._event(ResponseQueuedEvent, "response.queued", response=response)
+
+    def begun(self, response: Response) -> Iterator[bytes]:
+        """A background response has left the queue."""
+        yield self._event(ResponseInProgressEvent, "response.in_progress", response=response)
+
     def piece(self, piece: RequestOutput) -> Iterator[bytes]:
         """What one piece adds to the items, and their end with the last."""
         written = self._written()
@@ -139,8 +149,8 @@ class ResponseAnswer:
                 yield self._event(kind, name, **fields)
 
     def closing(self, response: Response) -> Iterator[bytes]:
-        """Everything after the last item. ``response`` is the whole (:meth:`whole`)."""
-        if response.status == "incomplete":
+        """Everything after the last item. ``response`` is the whole (:meth:`whole`), or a cancelled one."""
+        if response.status in ("incomplete", "cancelled"):
             yield self._event(ResponseIncompleteEvent, "response.incomplete", response=response)
         else:
             yield self._event(ResponseCompletedEvent, "response.completed", response=response)
@@ -162,6 +172,6 @@ def _usage(gathered: Gathered) -> ResponseUsage:
         input_tokens=gathered.num_prompt_tokens,
         input_tokens_details=InputTokensDetails(**cached),
         output_tokens=gathered.num_output_tokens,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=gathered.num_reasoning_tokens),
         total_tokens=gathered.num_prompt_tokens + gathered.num_output_tokens,
     )

@@ -154,8 +154,6 @@ class ResponsesRequest(ResponsesToolFields, StructuredFields, SamplingFields, Ig
         """Raises a 400 for fields that contradict each other."""
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options is only allowed with stream: true.", param="stream_options")
-        if self.background and self.stream:
-            raise invalid("background with stream is not supported; retrieve the response instead.", param="background")
         if self.background and self.store is False:
             raise invalid("background needs store: true; the response is retrieved later.", param="background")
 

@@ -11,6 +11,8 @@ from api.auth import caller_of
 from api.errors import invalid
 from api.openai.response_items import item_page
 from api.openai.response_store import ResponseStore, StoredResponse
+from api.services import Provided
+from api.streaming import EventStream
 
 router = APIRouter(prefix="/v1/responses", tags=["openai"])
 
@@ -32,12 +34,26 @@ def json_response(model: Any) -> Response:
 async def retrieve_response(
     request: Request,
     response_id: ResponseId,
-    stream: Annotated[bool | None, Query(description="Only false: a stream can't be taken up again.")] = None,
+    services: Provided,
+    stream: Annotated[bool | None, Query(description="Of responses made with background and stream alone.")] = None,
+    starting_after: Annotated[
+        int | None, Query(ge=0, le=2**31, description="Sequence number of the last event that was seen; with stream.")
+    ] = None,
 ) -> Response:
-    _refuse_unknown(request, {"stream"})
-    if stream:
-        raise invalid("A stream can't be taken up again; retrieve the response until it is done.", param="stream")
-    return json_response(_entry(request, response_id).response)
+    """As it stands, or its events from the first or from a given one on, those to come included."""
+    _refuse_unknown(request, {"stream", "starting_after"})
+    if starting_after is not None and not stream:
+        raise invalid("starting_after is only allowed with stream=true.", param="starting_after")
+    entry = _entry(request, response_id)
+    if not stream:
+        return json_response(entry.response)
+    if entry.log is None:
+        raise invalid(
+            "Only the stream of a response made with background: true and stream: true can be taken up again.",
+            param="stream",
+        )
+    after = -1 if starting_after is None else starting_after
+    return EventStream(entry.log.after(after), keep_alive_s=services.config.server.sse_keep_alive_s)
 
 
 @router.delete("/{response_id}", summary="Delete a stored response")

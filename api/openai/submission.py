@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -249,29 +249,42 @@ class Output:
     finish_reason: FinishReason = FinishReason.STOP
     stop_reason: str | int | None = None
     num_tokens: int = 0
+    num_reasoning_tokens: int = 0
 
 
 @dataclass(slots=True)
 class Gathered:
-    """All outputs of a request, by index, and the prompt's counts."""
+    """All outputs of a request, by index, and the prompt's counts and log-probabilities."""
 
     outputs: list[Output]
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
 
     @classmethod
     def empty(cls, n: int, num_prompt_tokens: int = 0) -> Gathered:
         return cls([Output() for _ in range(n)], num_prompt_tokens)
 
+    def without_output(self) -> Gathered:
+        """The prompt's part alone; every output is empty and ended at its bound."""
+        outputs = [Output(finish_reason=FinishReason.LENGTH) for _ in self.outputs]
+        return replace(self, outputs=outputs)
+
     @property
     def num_output_tokens(self) -> int:
         return sum(output.num_tokens for output in self.outputs)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return sum(output.num_reasoning_tokens for output in self.outputs)
 
     def add(self, piece: RequestOutput) -> None:
         output = self.outputs[piece.index]
         output.text += piece.text
         output.logprobs.extend(piece.logprobs)
         output.num_tokens = piece.num_output_tokens
+        output.num_reasoning_tokens = piece.num_reasoning_tokens
+        self.prompt_logprobs += piece.prompt_logprobs
         self.num_prompt_tokens = piece.num_prompt_tokens
         self.num_cached_tokens = piece.num_cached_tokens
         if piece.finish_reason is not None:

@@ -124,16 +124,48 @@ class ResponsesNamedChoice(StrictModel):
     name: Name
 
 
+AllowedMode = Literal["auto", "required"]
+
+
+class ChatAllowed(StrictModel):
+    mode: AllowedMode
+    tools: Annotated[tuple[ChatNamedChoice, ...], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class ChatAllowedChoice(StrictModel):
+    """Only these of the tools, for this once."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: ChatAllowed
+
+
+class ResponsesAllowedChoice(StrictModel):
+    """The same without the inner objects, as responses have it."""
+
+    type: Literal["allowed_tools"]
+    mode: AllowedMode
+    tools: Annotated[tuple[ResponsesNamedChoice, ...], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
 def _choice_kind(value: Any) -> str:
-    return "~mode" if isinstance(value, str) else "~named"
+    if isinstance(value, str):
+        return "~mode"
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "~allowed" if kind == "allowed_tools" else "~named"
 
 
 ChoiceMode = Literal["none", "auto", "required"]
 ChatChoice = Annotated[
-    Annotated[ChoiceMode, Tag("~mode")] | Annotated[ChatNamedChoice, Tag("~named")], Discriminator(_choice_kind)
+    Annotated[ChoiceMode, Tag("~mode")]
+    | Annotated[ChatNamedChoice, Tag("~named")]
+    | Annotated[ChatAllowedChoice, Tag("~allowed")],
+    Discriminator(_choice_kind),
 ]
 ResponsesChoice = Annotated[
-    Annotated[ChoiceMode, Tag("~mode")] | Annotated[ResponsesNamedChoice, Tag("~named")], Discriminator(_choice_kind)
+    Annotated[ChoiceMode, Tag("~mode")]
+    | Annotated[ResponsesNamedChoice, Tag("~named")]
+    | Annotated[ResponsesAllowedChoice, Tag("~allowed")],
+    Discriminator(_choice_kind),
 ]
 
 
@@ -146,9 +178,13 @@ class ChatToolFields(StrictModel):
     def tool_use(self) -> ToolUse:
         """The tools and their choice. Raises a 400 for a choice that can't be."""
         tools = [_tool(tool.function) for tool in self.tools or ()]
-        choice = self.tool_choice
-        named = choice.function.name if isinstance(choice, ChatNamedChoice) else None
-        return _tool_use(tools, choice if isinstance(choice, str) else None, named, self.parallel_tool_calls)
+        choice, parallel = self.tool_choice, self.parallel_tool_calls
+        if isinstance(choice, ChatNamedChoice):
+            return _named_use(tools, choice.function.name)
+        if isinstance(choice, ChatAllowedChoice):
+            allowed = choice.allowed_tools
+            return _tool_use(_chosen(tools, [tool.function.name for tool in allowed.tools]), allowed.mode, parallel)
+        return _tool_use(tools, choice, parallel)
 
 
 class ResponsesToolFields(StrictModel):
@@ -160,30 +196,47 @@ class ResponsesToolFields(StrictModel):
     def tool_use(self) -> ToolUse:
         """The tools and their choice. Raises a 400 for a choice that can't be."""
         tools = [_tool(tool) for tool in self.tools or ()]
-        choice = self.tool_choice
-        named = choice.name if isinstance(choice, ResponsesNamedChoice) else None
-        return _tool_use(tools, choice if isinstance(choice, str) else None, named, self.parallel_tool_calls)
+        choice, parallel = self.tool_choice, self.parallel_tool_calls
+        if isinstance(choice, ResponsesNamedChoice):
+            return _named_use(tools, choice.name)
+        if isinstance(choice, ResponsesAllowedChoice):
+            return _tool_use(_chosen(tools, [tool.name for tool in choice.tools]), choice.mode, parallel)
+        return _tool_use(tools, choice, parallel)
 
 
 def _tool(spec: FunctionSpec | ResponsesTool) -> Tool:
     return Tool(spec.name, spec.description, spec.parameters, spec.strict)
 
 
-def _tool_use(tools: Sequence[Tool], mode: ChoiceMode | None, named: str | None, parallel: bool | None) -> ToolUse:
+def _tool_use(tools: Sequence[Tool], mode: ChoiceMode | None, parallel: bool | None) -> ToolUse:
+    _check_names(tools)
+    if not tools:
+        if mode == "required":
+            raise invalid("tool_choice is only allowed when tools are given.", param="tool_choice")
+        return ToolUse()
+    return ToolUse(tuple(tools), mode or "auto", parallel is not False)
+
+
+def _named_use(tools: Sequence[Tool], name: str) -> ToolUse:
+    return ToolUse(tuple(_chosen(tools, [name])), "named", False)
+
+
+def _chosen(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
+    """Those of the tools that ``tool_choice`` names, in the order in which they are offered."""
+    _check_names(tools)
+    if not tools:
+        raise invalid("tool_choice is only allowed when tools are given.", param="tool_choice")
+    unknown = set(names) - {tool.name for tool in tools}
+    if unknown:
+        raise invalid(f"tool_choice: no tool is called {min(unknown)!r}.", param="tool_choice")
+    return [tool for tool in tools if tool.name in names]
+
+
+def _check_names(tools: Sequence[Tool]) -> None:
     names = [tool.name for tool in tools]
     doubles = {name for name in names if names.count(name) > 1}
     if doubles:
         raise invalid(f"tools: more than one is called {min(doubles)!r}.", param="tools")
-    if not tools:
-        if named is not None or mode == "required":
-            raise invalid("tool_choice is only allowed when tools are given.", param="tool_choice")
-        return ToolUse()
-    if named is not None:
-        chosen = tuple(tool for tool in tools if tool.name == named)
-        if not chosen:
-            raise invalid(f"tool_choice: no tool is called {named!r}.", param="tool_choice")
-        return ToolUse(chosen, "named", False)
-    return ToolUse(tuple(tools), mode or "auto", parallel is not False)
 
 
 # History --------------------------------------------------------------------------------------------------------------

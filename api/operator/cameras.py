@@ -1,8 +1,9 @@
-"""``GET /api/cameras`` and the preview pictures."""
+"""``GET /api/cameras`` and the preview pictures. What changes cameras is in :mod:`api.operator.camera_settings`."""
 
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -12,6 +13,7 @@ from api.operator.parts import CameraPath, hub_of
 from api.services import Provided, Services
 from pipeline.clock import iso
 from pipeline.config import CameraConfig
+from pipeline.config.overlay import CameraInForce, CamerasInForce
 from pipeline.messages import CameraState, CameraStatus
 from pipeline.reasons import REASON_TEXT, Reason
 
@@ -19,6 +21,8 @@ STALE_S = 10.0
 """A status so old means that its ingest is gone: it writes at least every few seconds."""
 
 SILENT_TEXT = "The ingest process that reads this camera gives no sign of life."
+
+Origin = Literal["file", "api"]
 
 router = APIRouter(prefix="/api/cameras", tags=["operator"])
 
@@ -49,23 +53,54 @@ class CameraView(BaseModel):
     detector_ms: float = 0.0
     drops: dict[str, int] = Field(default_factory=dict)
     decoder: str = Field("", description="cpu, or the device that decodes the stream.")
+    next_change: str | None = Field(None, description="When its schedule switches it on or off next.")
+    fps_in: float = Field(0.0, description="Pictures a second that the camera sends.")
+    fps_processed: float = Field(0.0, description="Pictures a second that the detector looked at.")
+    origin: Origin | None = Field(
+        None, description="file: in the configuration file. api: added here. null: in another ingest's file."
+    )
+    changed: list[str] = Field(default_factory=list, description="Settings that the API set.")
+    problem: str | None = Field(None, description="Why what the API changed is not in force.")
 
 
 class CameraList(BaseModel):
     cameras: list[CameraView]
+    removed: list[str] = Field(
+        default_factory=list, description="Cameras of the configuration file that the API removed."
+    )
+    problem: str | None = Field(
+        None, description="What is wrong with the configuration file since its last good version."
+    )
 
 
 @router.get("", summary="All cameras and how they are")
 async def list_cameras(services: Provided) -> CameraList:
     statuses = {status.camera: status for status in await hub_of(services).statuses()}
     now = time.time()
-    views = []
-    for camera in services.config.cameras:
-        status = statuses.pop(camera.id, None)
-        views.append(unreported(camera) if status is None else reported(status, camera, now))
+    force = in_force_of(services)
+    views = [
+        view_of(camera, statuses.pop(camera.config.id, None), now, force.problems.get(camera.config.id))
+        for camera in force.cameras
+    ]
     # Others that an ingest with a configuration of its own reports.
-    views += [reported(status, None, now) for status in statuses.values()]
-    return CameraList(cameras=views)
+    views += [reported(status, None, now) for name, status in statuses.items() if name not in force.removed]
+    problem = services.cameras.problem if services.cameras is not None else None
+    return CameraList(cameras=views, removed=list(force.removed), problem=problem)
+
+
+def in_force_of(services: Services) -> CamerasInForce:
+    """The cameras as this server knows them."""
+    if services.cameras is not None:
+        return services.cameras.now
+    return CamerasInForce(tuple(CameraInForce(camera, in_file=True) for camera in services.config.cameras))
+
+
+def view_of(camera: CameraInForce, status: CameraStatus | None, now: float, problem: str | None) -> CameraView:
+    """A camera that this server knows, with what ingest says about it."""
+    config = camera.config
+    view = unreported(config) if status is None else reported(status, config, now)
+    origin: Origin = "file" if camera.in_file else "api"
+    return view.model_copy(update={"origin": origin, "changed": list(camera.changed), "problem": problem})
 
 
 @router.get("/{camera}/preview.jpg", summary="The newest picture, with boxes", response_class=Response)
@@ -82,7 +117,7 @@ async def preview(camera: CameraPath, services: Provided) -> Response:
 
 
 async def _require_known(camera: str, services: Services) -> None:
-    if any(known.id == camera for known in services.config.cameras):
+    if in_force_of(services).find(camera) is not None:
         return
     if any(status.camera == camera for status in await hub_of(services).statuses()):
         return
@@ -97,8 +132,8 @@ def unreported(config: CameraConfig) -> CameraView:
         enabled=config.enabled,
         state=None if config.enabled else CameraState.DISABLED,
         stale=config.enabled,
-        reason=Reason.NONE,
-        reason_text=SILENT_TEXT if config.enabled else "",
+        reason=Reason.NONE if config.enabled else Reason.SWITCHED_OFF,
+        reason_text=SILENT_TEXT if config.enabled else REASON_TEXT[Reason.SWITCHED_OFF],
     )
 
 
@@ -130,4 +165,7 @@ def reported(status: CameraStatus, config: CameraConfig | None, now: float) -> C
         detector_ms=status.detector_ms,
         drops=dict(status.drops),
         decoder=status.decoder,
+        next_change=None if status.next_change is None else iso(status.next_change),
+        fps_in=status.fps_in,
+        fps_processed=status.fps_processed,
     )

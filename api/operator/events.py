@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
-from starlette.responses import FileResponse
 
 from api.errors import ApiError, invalid
 from api.operator.parts import EventPath, hub_of, refuse_cross_site, store_of
 from api.services import Provided, Services
 from pipeline.clock import SystemClock
 from pipeline.describe_again import describe_again
+from pipeline.embedder import EmbeddingsUnavailable
 from pipeline.messages import EventState
 from pipeline.store import Answer, BadCursor, EventFilter, EventStore
+from pipeline.store.vectors import VectorMismatch
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -48,9 +49,10 @@ def event_filter(
     ] = "",
     label: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
     zone: Annotated[str | None, Query(min_length=1, max_length=100)] = None,
+    rule: Annotated[str | None, Query(pattern=r"^[a-z0-9_-]{1,64}$", description="An alert rule that matched.")] = None,
     attribute: Annotated[
         list[Annotated[str, StringConstraints(pattern=r"^[^:]{1,100}:.{1,100}$")]] | None,
-        Query(max_length=16, description="path:value, such as upper.colour:red; all of several must hold."),
+        Query(max_length=16, description="path:value, such as upper.colours:red; all of several must hold."),
     ] = None,
     since: Annotated[AwareDatetime | None, Query(description="First seen then or later; ISO 8601 with offset.")] = None,
     until: Annotated[AwareDatetime | None, Query(description="First seen before then.")] = None,
@@ -62,6 +64,7 @@ def event_filter(
         state=state,
         label=label,
         zone=zone,
+        rule=rule,
         attributes=pairs,
         text=q,
         since=since.timestamp() if since else None,
@@ -84,14 +87,42 @@ async def list_events(
     return EventList(events=[event.to_api() for event in page.events], next=page.next)
 
 
-@router.get("/{event}", summary="One event, with the request behind its description")
+class SimilarEvents(BaseModel):
+    events: list[dict[str, Any]] = Field(description="Nearest in meaning first; `similarity` is the cosine, -1 to 1.")
+
+
+@router.get("/similar", summary="Events by meaning, nearest first")
+async def similar_events(
+    services: Provided,
+    where: Annotated[EventFilter, Depends(event_filter)],
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
+) -> SimilarEvents:
+    """As the list, but `q` is a text whose meaning counts, not its words. Needs `search.embeddings_url`."""
+    store, embedder = store_of(services), services.embedder
+    if embedder is None:
+        raise ApiError(404, "No server for embeddings is configured (search.embeddings_url).", code="no_embeddings")
+    if not where.text.strip():
+        raise invalid("q is empty: it is the text whose meaning is looked for.", param="q")
+    try:
+        [vector] = await embedder.embed([where.text])
+        facts = replace(where, text="")
+        found = dict(await asyncio.to_thread(store.vectors.nearest, embedder.model, vector, facts, limit))
+    except (EmbeddingsUnavailable, VectorMismatch) as error:
+        raise ApiError(503, f"Events can't be found by meaning now: {error}.", code="embeddings_unavailable") from None
+    records = await asyncio.to_thread(store.get_all, list(found))
+    return SimilarEvents(events=[record.to_api() | {"similarity": found[record.id]} for record in records])
+
+
+@router.get("/{event}", summary="One event, with its pictures and the request behind its description")
 async def show_event(event: EventPath, services: Provided) -> dict[str, Any]:
     store = store_of(services)
     record = await asyncio.to_thread(store.get, event)
     if record is None:
         raise _not_found(event)
     description = await asyncio.to_thread(store.description, event)
-    return record.to_api() | {"request": description.to_api() if description else None}
+    names = await asyncio.to_thread(store.pictures, event)
+    pictures = [{"sha256": name, "url": f"/api/events/{event}/pictures/{name}.jpg"} for name in names]
+    return record.to_api() | {"pictures": pictures, "request": description.to_api() if description else None}
 
 
 @router.post(
@@ -127,14 +158,28 @@ async def describe_event(
 async def show_crop(event: EventPath, request: Request, services: Provided) -> Response:
     """The best picture so far. It may be replaced by a better one, so caches must ask (ETag)."""
     store = store_of(services)
-    path = await asyncio.to_thread(_crop_file, store, event, services.config.store.data_dir)
-    if path is None:
+    sha256 = await asyncio.to_thread(store.crop, event)
+    if sha256 is None:
         return await _waiting_crop(store, event, services)
-    response = FileResponse(path, media_type="image/jpeg", stat_result=await asyncio.to_thread(path.stat))
-    response.headers["Cache-Control"] = "private, no-cache"
-    if request.headers.get("if-none-match") != response.headers["etag"]:
-        return response
-    return Response(status_code=304, headers={"ETag": response.headers["etag"], "Cache-Control": "private, no-cache"})
+    headers = {"ETag": f'"{sha256}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    jpeg = await asyncio.to_thread(store.read_picture, sha256)
+    if jpeg is None:
+        raise _not_found(event)
+    return Response(jpeg, media_type="image/jpeg", headers=headers)
+
+
+@router.get("/{event}/pictures/{sha256}.jpg", summary="One of the event's pictures", response_class=Response)
+async def show_picture(
+    event: EventPath, sha256: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], services: Provided
+) -> Response:
+    """A picture by its content: what is under this address never changes."""
+    jpeg = await asyncio.to_thread(store_of(services).picture, event, sha256)
+    if jpeg is None:
+        raise _not_found(event)
+    headers = {"Cache-Control": "private, max-age=86400, immutable"}
+    return Response(jpeg, media_type="image/jpeg", headers=headers)
 
 
 async def _waiting_crop(store: EventStore, event: str, services: Services) -> Response:
@@ -145,15 +190,6 @@ async def _waiting_crop(store: EventStore, event: str, services: Services) -> Re
     if jpeg is None:
         raise _not_found(event)
     return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "private, no-cache"})
-
-
-def _crop_file(store: EventStore, event: str, data_dir: Path) -> Path | None:
-    """The picture's file, only ever one inside the data folder."""
-    path = store.crop_path(event)
-    if path is None:
-        return None
-    resolved = path.resolve()
-    return resolved if resolved.is_relative_to(data_dir.resolve()) and resolved.is_file() else None
 
 
 def _not_found(event: str) -> ApiError:

@@ -8,8 +8,10 @@ from fastapi import Header, Path
 
 from api.errors import ApiError
 from api.services import Services
+from pipeline.reasons import REASON_TEXT, Reason
 
 if TYPE_CHECKING:
+    from pipeline.camera_registry import CameraRegistry
     from pipeline.queue.hub import CameraHub
     from pipeline.store import EventStore
 
@@ -35,6 +37,21 @@ def store_of(services: Services) -> EventStore:
     if services.store is None:
         raise _no_cameras()
     return services.store
+
+
+def reason_text(reason: str) -> str:
+    """The reason in words; a newer writer's reason, which we don't know, as it is."""
+    try:
+        return REASON_TEXT[Reason(reason)]
+    except ValueError:
+        return reason
+
+
+def registry_of(services: Services) -> CameraRegistry:
+    """The cameras and what changes them, or 404."""
+    if services.cameras is None:
+        raise _no_cameras()
+    return services.cameras
 
 
 def _no_cameras() -> ApiError:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from api.operator.parts import hub_of
+from api.operator.parts import hub_of, reason_text
 from api.services import Provided
-from pipeline.reasons import REASON_TEXT, Reason
 
 router = APIRouter(prefix="/api/queue", tags=["operator"])
 
@@ -19,6 +18,28 @@ class DropView(BaseModel):
     count: int
 
 
+class CameraQueueView(BaseModel):
+    """One camera's part of the queue."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    camera: str
+    waiting: int
+    held: int = Field(description="Crops that are being described.")
+    oldest_age: float | None
+    bytes: int = Field(description="Of the pictures of both.")
+
+
+class ConsumerView(BaseModel):
+    """A process that describes."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    held: int
+    idle: float = Field(description="Seconds since it last did something with the queue.")
+
+
 class QueueView(BaseModel):
     """Seconds and counts; drops since the counters began."""
 
@@ -27,6 +48,8 @@ class QueueView(BaseModel):
     oldest_age: float | None = Field(description="Seconds since the oldest waiting crop's frame; null when none waits.")
     pending: int = Field(description="Crops that are being described.")
     dead: int = Field(description="Crops put aside after failing too often.")
+    cameras: list[CameraQueueView]
+    consumers: list[ConsumerView]
     dropped: int = Field(description="Sum of all drops.")
     drops: list[DropView]
     image_tokens: int | None = Field(description="Most image tokens of a crop now; null: as the engine is configured.")
@@ -50,17 +73,11 @@ async def show_queue(services: Provided) -> QueueView:
         oldest_age=stats.oldest_age,
         pending=stats.pending,
         dead=stats.dead,
+        cameras=[CameraQueueView.model_validate(queue) for queue in stats.cameras],
+        consumers=[ConsumerView.model_validate(consumer) for consumer in stats.consumers],
         dropped=sum(drop.count for drop in drops),
         drops=drops,
         image_tokens=ladder.tokens if ladder is not None else None,
         image_step=ladder.step if ladder is not None else 0,
         image_steps=ladder.num_steps if ladder is not None else 0,
     )
-
-
-def reason_text(reason: str) -> str:
-    """The reason in words; a newer writer's reason, which we don't know, as it is."""
-    try:
-        return REASON_TEXT[Reason(reason)]
-    except ValueError:
-        return reason

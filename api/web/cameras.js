@@ -1,14 +1,15 @@
 // The cameras: a card each with its live picture, state, numbers and reason in words.
 
 import { getJson } from "./api.js";
+import { removedLine } from "./camera_form.js";
 import { byId, h, setShown, setText } from "./dom.js";
-import { CAMERA_STATES, duration, plural } from "./words.js";
+import { CAMERA_STATES, duration, moment, plural } from "./words.js";
 
 const FRAME_MS = 300;
 const NO_FRAME_MS = 2000;
 
 export class CameraGrid extends EventTarget {
-  // Events: "cameras" (detail: the list).
+  // Events: "cameras" (detail: the list), "settings" (detail: a camera's id), "back" (detail: a removed camera's id).
   #cards = new Map();
 
   constructor() {
@@ -16,16 +17,18 @@ export class CameraGrid extends EventTarget {
     this.list = byId("cameras");
     this.empty = byId("cameras-empty");
     this.count = byId("cameras-count");
+    this.problem = byId("cameras-problem");
+    this.removed = byId("cameras-removed");
   }
 
   async refresh() {
-    const { cameras } = await getJson("/api/cameras");
+    const { cameras, removed, problem } = await getJson("/api/cameras");
     const seen = new Set();
     for (const camera of cameras) {
       seen.add(camera.id);
       let card = this.#cards.get(camera.id);
       if (!card) {
-        card = new CameraCard(camera.id);
+        card = new CameraCard(camera.id, () => this.#tell("settings", camera.id));
         this.#cards.set(camera.id, card);
         this.list.append(card.element);
       }
@@ -39,13 +42,26 @@ export class CameraGrid extends EventTarget {
     const live = cameras.filter((camera) => camera.state === "online" && !camera.stale).length;
     setText(this.count, cameras.length ? `${live} of ${cameras.length} live` : "");
     setShown(this.empty, cameras.length === 0);
-    this.dispatchEvent(new CustomEvent("cameras", { detail: cameras }));
+    setText(this.problem, problem ? `The configuration file is not taken over.\n${problem}` : "");
+    setShown(this.problem, Boolean(problem));
+    if (removed.join() !== this.removed.dataset.ids) {
+      this.removed.dataset.ids = removed.join();
+      this.removed.replaceChildren(...removedLine(removed, (id) => this.#tell("back", id)));
+      setShown(this.removed, removed.length > 0);
+    }
+    this.#tell("cameras", cameras);
+  }
+
+  #tell(name, detail) {
+    this.dispatchEvent(new CustomEvent(name, { detail }));
   }
 }
 
 class CameraCard {
-  constructor(id) {
+  constructor(id, onSettings) {
     this.id = id;
+    this.settings = h("button", { class: "settings", type: "button" }, "Settings");
+    this.settings.addEventListener("click", onSettings);
     this.picture = h("img", { class: "picture", hidden: true, alt: "" });
     this.placeholder = h("p", { class: "placeholder" });
     this.badge = h("span", { class: "badge" });
@@ -55,7 +71,8 @@ class CameraCard {
     this.reason = h("p", { class: "reason", hidden: true });
     this.element = h("li", { class: "camera", "data-camera": id },
       h("div", { class: "screen" }, this.placeholder, this.picture, this.badge, this.people),
-      h("div", { class: "camera-text" }, this.name, this.numbers, this.reason));
+      h("div", { class: "camera-text" },
+        h("div", { class: "camera-head" }, this.name, this.settings), this.numbers, this.reason));
     this.preview = new Preview(id, this.picture, (shown) => this.#showPicture(shown));
     this.observer = new IntersectionObserver((entries) => this.preview.onScreen(entries.at(-1).isIntersecting));
     this.observer.observe(this.element);
@@ -68,6 +85,8 @@ class CameraCard {
     setText(this.badge, label);
     this.badge.dataset.tone = tone;
     setText(this.name, camera.name);
+    this.settings.setAttribute("aria-label", `Settings of ${camera.name}`);
+    setShown(this.settings, camera.origin !== null);
     this.picture.alt = `Live picture of ${camera.name}`;
     setShown(this.people, camera.tracks > 0 && tone === "good");
     setText(this.people, plural(camera.tracks, "person", "people"));
@@ -186,7 +205,12 @@ function numbers(camera) {
 }
 
 function reasonWords(camera) {
-  const words = camera.reason_text ? [camera.reason_text] : [];
+  const said = camera.reason_text && camera.reason !== "switched_off"; // that one stands in the picture's place
+  const words = said ? [camera.reason_text] : [];
+  if (camera.problem) words.push(`What was changed here is not in force: ${camera.problem}.`);
+  if (camera.state === "disabled" && camera.enabled && camera.next_change) {
+    words.push(`On again ${moment(camera.next_change)}.`);
+  }
   if (camera.next_retry && !camera.stale) {
     const seconds = (Date.parse(camera.next_retry) - Date.now()) / 1000;
     words.push(seconds > 1 ? `Next try in ${duration(seconds)}.` : "Trying again now.");
@@ -196,5 +220,6 @@ function reasonWords(camera) {
 
 function placeholderWords(camera) {
   if (!camera.enabled) return "Switched off";
+  if (camera.state === "disabled" && !camera.stale) return "Outside its hours";
   return camera.state === "online" && !camera.stale ? "Waiting for a picture" : "No picture";
 }

@@ -1,6 +1,7 @@
 // One event at full size, in a dialog that follows its changes.
 
-import { HttpError, postJson } from "./api.js";
+import { HttpError, getJson, postJson } from "./api.js";
+import { leavesOf } from "./attributes.js";
 import { byId, h, setShown, setText } from "./dom.js";
 import { Writer } from "./event_card.js";
 import { DESCRIPTION_STATES, EVENT_STATES, duration, moments } from "./words.js";
@@ -21,14 +22,15 @@ export class Details {
     this.#id = event.id;
     const words = h("p", { class: "words" });
     const picture = h("div");
+    const views = h("div", { class: "views", "aria-label": "Further pictures of this person" });
     const facts = h("dl", { class: "facts" });
     const button = h("button", { class: "button", type: "button" });
     const note = h("p", { role: "status" });
     const again = h("div", { class: "again" }, button, note);
     button.addEventListener("click", () => this.#describe(event.id, button, note));
-    this.#parts = { cameraName, picture, facts, again, button, note, writer: new Writer(words), source: undefined };
+    this.#parts = { cameraName, picture, views, facts, again, button, note, writer: new Writer(words), source: undefined };
     this.body.replaceChildren(h("div", { class: "details-grid" },
-      picture,
+      h("div", {}, picture, views),
       h("div", {}, h("h2", { id: "details-title" }, cameraName), words, facts, again)));
     this.#show(event);
     this.dialog.showModal();
@@ -39,13 +41,14 @@ export class Details {
   }
 
   #show(event) {
-    const { cameraName, picture, facts, writer, again, button, note } = this.#parts;
+    const { cameraName, picture, views, facts, writer, again, button, note } = this.#parts;
     const source = event.crop_url ? `${event.crop_url}?crop=${encodeURIComponent(event.crop_id)}` : null;
     if (source !== this.#parts.source) {
       this.#parts.source = source;
       picture.replaceChildren(source
         ? h("img", { src: source, alt: `Person at ${cameraName}` })
         : h("div", { class: "empty" }, "No picture of this person is kept."));
+      this.#showViews(event, views);
     }
     setShown(again, source !== null);
     setText(button, event.description === null ? "Describe" : "Describe again");
@@ -56,6 +59,14 @@ export class Details {
     }
     writer.set(event.description ?? event.partial ?? "");
     facts.replaceChildren(...factsOf(event).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  }
+
+  /** The person's first and last views, where the model was shown several. */
+  async #showViews(event, views) {
+    const { pictures } = await getJson(`/api/events/${encodeURIComponent(event.id)}`).catch(() => ({ pictures: [] }));
+    if (event.id !== this.#id || views !== this.#parts.views) return;
+    views.replaceChildren(...(pictures.length > 1 ? pictures : []).map(({ url }, n) =>
+      h("img", { src: url, alt: `View ${n + 1} of ${pictures.length}`, loading: "lazy" })));
   }
 
   /** Asks for words; they come as a change of the event, like any others. */
@@ -83,8 +94,15 @@ function factsOf(event) {
     ["Description", event.reason_text ? `${words}. ${event.reason_text}` : words],
     ["Detector score", `${Math.round(event.score * 100)} %`],
   ];
+  const said = new Map();
+  for (const [path, value] of leavesOf(event.attributes)) {
+    const name = path.replaceAll(/[._]/g, " ");
+    said.set(name, said.has(name) ? `${said.get(name)}, ${value}` : value);
+  }
+  for (const [name, value] of said) facts.push([name[0].toUpperCase() + name.slice(1), value]);
   if (event.model) facts.push(["Described by", event.model]);
   if (event.image_tokens) facts.push(["Picture read as", `${event.image_tokens} tokens`]);
+  if (event.rules?.length) facts.push(["Alerts", event.rules.join(", ")]);
   facts.push(["Event", event.id]);
   return facts;
 }

@@ -1,23 +1,30 @@
 // One event in the list: picture, camera, time, state, words.
 
+import { chipsOf } from "./attributes.js";
 import { h, setShown, setText } from "./dom.js";
 import { DESCRIPTION_STATES, EVENT_STATES, ago, duration, moment, moments } from "./words.js";
 
 const FADE_MS = 400;
 
 export class EventCard {
-  constructor(event, cameraName, fresh) {
+  #shownAttributes = "";
+
+  /** `choose(path, value)` is called when an attribute is clicked. */
+  constructor(event, cameraName, fresh, choose) {
     this.event = event;
+    this.choose = choose;
     this.crop = h("div", { class: "crop none" });
     this.button = h("button", { class: "event-camera", type: "button" });
     this.time = h("time");
     this.badge = h("span", { class: "badge" });
     this.words = h("p", { class: "words" });
+    this.rules = h("p", { class: "rules", hidden: true });
+    this.chips = h("div", { class: "chips", "aria-label": "Attributes" });
     this.status = h("p", { class: "status" });
     this.element = h("li", { class: fresh ? "event fresh" : "event", "data-event": event.id, "data-seen": event.first_seen },
       this.crop,
       h("div", { class: "event-text" },
-        h("div", { class: "event-head" }, this.button, this.time, this.badge), this.words, this.status));
+        h("div", { class: "event-head" }, this.button, this.time, this.badge), this.words, this.chips, this.rules, this.status));
     this.writer = new Writer(this.words);
     this.show(event, cameraName);
   }
@@ -33,6 +40,10 @@ export class EventCard {
     this.badge.dataset.tone = tone;
     this.#showCrop(event, cameraName);
     this.writer.set(event.description ?? partial);
+    this.#showAttributes();
+    const rules = event.rules ?? [];
+    setText(this.rules, rules.length ? `Alert: ${rules.join(", ")}` : "");
+    setShown(this.rules, rules.length > 0);
     this.#showStatus();
     this.tick();
   }
@@ -68,6 +79,15 @@ export class EventCard {
     this.element.toggleAttribute("data-failed", failed);
     setText(this.status, failed && reason ? `${words}. ${reason}` : words);
     setShown(this.status, words !== "" && !(state === "running" && this.words.textContent !== ""));
+  }
+
+  #showAttributes() {
+    // Drawn anew only when they have changed, so that a chip under the keyboard's focus stays.
+    const attributes = JSON.stringify(this.event.attributes ?? null);
+    if (attributes === this.#shownAttributes) return;
+    this.#shownAttributes = attributes;
+    this.chips.replaceChildren(...chipsOf(this.event.attributes, this.choose));
+    setShown(this.chips, this.chips.childElementCount > 0);
   }
 
   #showCrop(event, cameraName) {

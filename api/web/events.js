@@ -1,7 +1,8 @@
 // The events: newest first, older ones on demand, descriptions written as they come.
 
 import { getJson } from "./api.js";
-import { byId, setShown, setText } from "./dom.js";
+import { labelOf } from "./attributes.js";
+import { byId, h, setShown, setText } from "./dom.js";
 import { EventCard } from "./event_card.js";
 
 const PAGE = 40;
@@ -15,7 +16,7 @@ const NOTHING = {
 };
 const NOT_FOUND = {
   title: "Nothing found",
-  text: "No description has all of these words. Fewer words find more; quotes keep words together, and -word leaves out.",
+  text: "No event has all of this. Fewer words and attributes find more; quotes keep words together, and -word leaves out.",
 };
 
 export class EventFeed extends EventTarget {
@@ -24,6 +25,7 @@ export class EventFeed extends EventTarget {
   #names = new Map();
   #camera = "";
   #query = "";
+  #attributes = [];
   #typing = 0;
   #next = null;
   #askedForOlder = false;
@@ -37,6 +39,7 @@ export class EventFeed extends EventTarget {
     this.older = byId("older");
     this.filter = byId("filter");
     this.search = byId("search");
+    this.chosen = byId("chosen");
     this.announcer = byId("announcer");
     this.search.addEventListener("input", () => {
       clearTimeout(this.#typing);
@@ -72,8 +75,8 @@ export class EventFeed extends EventTarget {
     }
     const event = change.event;
     if (!event.id || (this.#camera && event.camera !== this.#camera)) return;
-    // Whether an event has the words that are searched for, only the server knows; it has them once they are final.
-    if (this.#query && !card) {
+    // Whether an event has what is searched for, only the server knows; it has them once they are final.
+    if ((this.#query || this.#attributes.length) && !card) {
       if (change.kind === "description.final") this.refresh();
       return;
     }
@@ -106,15 +109,44 @@ export class EventFeed extends EventTarget {
     const search = new URLSearchParams(query);
     if (this.#camera) search.set("camera", this.#camera);
     if (this.#query) search.set("q", this.#query);
+    for (const [path, value] of this.#attributes) search.append("attribute", `${path}:${value}`);
     return `/api/events?${search}`;
   }
 
   #searchFor(query) {
     if (query === this.#query) return;
     this.#query = query;
+    return this.#askAnew();
+  }
+
+  #askAnew() {
     this.#clear();
     this.list.setAttribute("aria-busy", "true");
     return this.refresh();
+  }
+
+  /** Only events with this attribute, and with those chosen before. */
+  #choose(path, value) {
+    if (this.#attributes.some(([p, v]) => p === path && v === value)) return;
+    this.#attributes.push([path, value]);
+    this.#showChosen();
+    this.#askAnew();
+  }
+
+  #showChosen() {
+    this.chosen.replaceChildren(...this.#attributes.map((pair) => {
+      const [path, value] = pair;
+      const label = labelOf(path);
+      const chip = h("button", { class: "chip", type: "button", "aria-label": `Without the filter ${label}: ${value}` },
+        h("b", {}, label), value, h("span", { "aria-hidden": "true" }, "\u00d7"));
+      chip.addEventListener("click", () => {
+        this.#attributes = this.#attributes.filter((other) => other !== pair);
+        this.#showChosen();
+        this.#askAnew();
+      });
+      return chip;
+    }));
+    setShown(this.chosen, this.#attributes.length > 0);
   }
 
   async #loadOlder() {
@@ -143,7 +175,7 @@ export class EventFeed extends EventTarget {
       if (card) {
         card.show(event, this.nameOf(event.camera));
       } else {
-        card = new EventCard(event, this.nameOf(event.camera), fresh);
+        card = new EventCard(event, this.nameOf(event.camera), fresh, (path, value) => this.#choose(path, value));
         card.button.addEventListener("click", () => {
           this.dispatchEvent(new CustomEvent("select", { detail: card.event }));
         });
@@ -173,7 +205,7 @@ export class EventFeed extends EventTarget {
       this.#trimmed = true;
     }
     this.list.setAttribute("aria-busy", "false");
-    const { title, text } = this.#query ? NOT_FOUND : NOTHING;
+    const { title, text } = this.#query || this.#attributes.length ? NOT_FOUND : NOTHING;
     setText(byId("events-empty-title"), title);
     setText(byId("events-empty-text"), text);
     setShown(this.empty, this.#cards.size === 0);

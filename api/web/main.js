@@ -1,6 +1,7 @@
 // Puts the page together.
 
-import { HttpError, onUnauthorized, signIn, signOut } from "./api.js";
+import { HttpError, change, onUnauthorized, signIn, signOut } from "./api.js";
+import { CameraForm } from "./camera_form.js";
 import { CameraGrid } from "./cameras.js";
 import { Details } from "./details.js";
 import { byId, setShown, setText } from "./dom.js";
@@ -14,6 +15,7 @@ const CHANGES = [
 ];
 
 const grid = new CameraGrid();
+const cameraForm = new CameraForm();
 const feed = new EventFeed();
 const details = new Details();
 const strip = new QueueStrip();
@@ -42,6 +44,13 @@ grid.addEventListener("cameras", ({ detail }) => {
   feed.showCameras(names);
   strip.names = names;
 });
+grid.addEventListener("settings", ({ detail }) => cameraForm.open(detail));
+grid.addEventListener("back", ({ detail }) => attempt("back", async () => {
+  await change("POST", `/api/cameras/${encodeURIComponent(detail)}/reset`);
+  await grid.refresh();
+}));
+byId("camera-add").addEventListener("click", () => cameraForm.open());
+cameraForm.addEventListener("changed", () => attempt("cameras", () => grid.refresh()));
 feed.addEventListener("select", ({ detail }) => details.open(detail, feed.nameOf(detail.camera)));
 feed.addEventListener("changed", ({ detail }) => details.update(detail));
 stream.addEventListener("state", ({ detail }) => {
@@ -87,6 +96,7 @@ function showWithoutCameras() {
   setText(byId("cameras-empty-title"), "No cameras here");
   setText(byId("cameras-empty-text"), "This server was started without cameras: it answers the OpenAI API alone.");
   setShown(byId("cameras-empty"), true);
+  setShown(byId("camera-add"), false);
   setShown(byId("events"), false);
   setShown(byId("link"), false);
   strip.hideQueue();
@@ -96,6 +106,7 @@ function watchCameras() {
   stream.start();
   whileVisible(2, () => attempt("cameras", () => grid.refresh()));
   whileVisible(2, () => attempt("queue", () => strip.refreshQueue()));
+  whileVisible(10, () => attempt("deliveries", () => strip.refreshTargets()));
   whileVisible(30, () => attempt("events", () => feed.refresh()));
   setInterval(() => { if (!document.hidden) feed.tick(); }, 10_000);
 }

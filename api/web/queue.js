@@ -2,7 +2,7 @@
 
 import { getJson } from "./api.js";
 import { byId, h, setText } from "./dom.js";
-import { duration } from "./words.js";
+import { ago, duration } from "./words.js";
 
 const ENGINE_WORDS = {
   ready: ["Ready", "good"],
@@ -23,6 +23,11 @@ export class QueueStrip {
     this.dropped = h("button", { type: "button", popovertarget: "drops" }, "–");
     item(strip, "Dropped").replaceChildren(this.dropped);
     this.drops = byId("drops-rows");
+    this.told = h("button", { type: "button", popovertarget: "targets" }, "–");
+    this.toldItem = item(strip, "Delivery");
+    this.toldItem.replaceChildren(this.told);
+    this.toldItem.closest("div").hidden = true;
+    this.targets = byId("targets-rows");
     this.names = new Map();
   }
 
@@ -41,6 +46,22 @@ export class QueueStrip {
     if (queue.dead) rows.push(row("All", "Put aside after failing too often.", queue.dead));
     if (!rows.length) rows.push(row("", "Nothing was dropped.", ""));
     this.drops.replaceChildren(...rows);
+  }
+
+  /** Who is told of events, and whether that works; nothing where nobody is. */
+  async refreshTargets() {
+    const { targets } = await getJson("/api/deliveries");
+    this.toldItem.closest("div").hidden = targets.length === 0;
+    const failing = targets.filter((target) => !target.ok).length;
+    setText(this.told, failing ? `${failing} failing` : "Working");
+    this.toldItem.dataset.tone = failing ? "bad" : "good";
+    this.targets.replaceChildren(...targets.map((target) => {
+      const dropped = target.dropped.reduce((sum, drop) => sum + drop.count, 0);
+      const state = target.ok ? (target.last_success ? `Worked ${ago(target.last_success)}` : "Nothing sent yet") : target.last_error;
+      const name = h("td", {}, target.name);
+      name.title = target.address;
+      return h("tr", {}, name, h("td", {}, state), h("td", {}, String(target.waiting)), h("td", {}, String(dropped)));
+    }));
   }
 
   hideQueue() {

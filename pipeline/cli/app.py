@@ -30,6 +30,8 @@ cli = typer.Typer(
 
 bench_cli = typer.Typer(no_args_is_help=True, help="Measure: do chats stutter while others use the model?")
 cli.add_typer(bench_cli, name="bench")
+models_cli = typer.Typer(no_args_is_help=True, help="Models by a short name: what they need, what is here, fetch one.")
+cli.add_typer(models_cli, name="models")
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", help="The YAML file (see configs/ for ready ones).", show_default=False)
@@ -40,7 +42,9 @@ OptionalConfigFile = Annotated[
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="A local folder or a Hugging Face hub id.", show_default=False, metavar="DIR_OR_ID"),
+    typer.Option(
+        "--model", help="A local folder, a Hugging Face hub id or a preset.", show_default=False, metavar="NAME"
+    ),
 ]
 
 
@@ -75,12 +79,14 @@ def common(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Sets up logging for every command."""
+    """Sets up logging and threads for every command."""
+    from pipeline.cli.threads import wait_briefly
     from pipeline.logs import setup_logging
 
     if log_level.lower() not in ("debug", "info", "warning", "error", "critical"):
         raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error", param_hint="--log-level")
     setup_logging(log_level, json=log_json)
+    wait_briefly()
     os.environ |= {"WATCHWORD_LOG_LEVEL": log_level, "WATCHWORD_LOG_JSON": "1" if log_json else "0"}  # for the parts
 
 
@@ -88,7 +94,7 @@ def common(
 def up(config: ConfigFile) -> None:
     """Run everything: ingest and serve as two processes, and an embedded Valkey when the configuration names no Redis.
 
-    A part that dies is started again alone. Ctrl-C or SIGTERM ends all within 10 seconds; a second one at once.
+    A part that dies is started again alone. Ctrl-C or SIGTERM ends all within 20 seconds; a second one at once.
     """
     from pipeline.cli.up import run_up
 
@@ -331,6 +337,113 @@ def events_prune(
     sys.exit(run_prune(config, dry_run=dry_run, days=days, max_gib=max_gib))
 
 
+queue_cli = typer.Typer(help="Look at the queue of crops between ingest and serve.")
+cli.add_typer(queue_cli, name="queue")
+dead_cli = typer.Typer(no_args_is_help=True, help="Crops that were put aside after failing too often.")
+queue_cli.add_typer(dead_cli, name="dead")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
+LetterIds = Annotated[list[str] | None, typer.Argument(help="As `list` shows them.", metavar="ID", show_default=False)]
+EveryLetter = Annotated[bool, typer.Option("--all", help="All that are kept.")]
+
+
+@queue_cli.callback(invoke_without_command=True)
+def queue(
+    context: typer.Context,
+    config: OptionalConfigFile = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")] = False,
+) -> None:
+    """How many crops wait and for how long, by camera; who describes; what was dropped and why.
+
+    Asks Redis itself, so it works whether serve runs or not.
+    """
+    if context.invoked_subcommand is None:
+        from pipeline.cli.queue import run_queue
+
+        sys.exit(run_queue(config, as_json=as_json, watch=watch))
+
+
+@dead_cli.command("list")
+def dead_list(
+    config: OptionalConfigFile = None,
+    limit: Annotated[int, typer.Option(help="Newest first.", min=1, max=10_000)] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """Which crops were put aside, and why."""
+    from pipeline.cli.queue import list_dead
+
+    sys.exit(list_dead(config, limit=limit, as_json=as_json))
+
+
+@dead_cli.command("show")
+def dead_show(
+    letter: Annotated[str, typer.Argument(help="As `list` shows it.", metavar="ID")],
+    config: OptionalConfigFile = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write its picture to this file.", metavar="FILE.jpg", show_default=False)
+    ] = None,
+) -> None:
+    """All that is known of one, and its picture."""
+    from pipeline.cli.queue import show_dead
+
+    sys.exit(show_dead(config, letter, picture))
+
+
+@dead_cli.command("replay")
+def dead_replay(letters: LetterIds = None, config: OptionalConfigFile = None, every: EveryLetter = False) -> None:
+    """Queue them once more, as new crops: with the model and the words that serve has now."""
+    from pipeline.cli.queue import replay_dead
+
+    sys.exit(replay_dead(config, letters or [], every=every))
+
+
+@dead_cli.command("drop")
+def dead_drop(letters: LetterIds = None, config: OptionalConfigFile = None, every: EveryLetter = False) -> None:
+    """Throw them away. Their events keep saying that they failed."""
+    from pipeline.cli.queue import drop_dead
+
+    sys.exit(drop_dead(config, letters or [], every=every))
+
+
+cameras_cli = typer.Typer(help="See the cameras of a running server, or find new ones.", no_args_is_help=True)
+cli.add_typer(cameras_cli, name="cameras")
+
+
+@cameras_cli.command("list")
+def cameras_list(
+    url: Annotated[str, typer.Option(help="A running server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="WATCHWORD_API_KEY", help="When the server asks for one.", show_default=False)
+    ] = None,
+) -> None:
+    """List the cameras of a running server: state, frames a second, where their settings come from."""
+    from pipeline.cli.cameras import run_list
+
+    sys.exit(run_list(url, api_key))
+
+
+@cameras_cli.command("discover")
+def cameras_discover(
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for answers.", min=1, max=60)] = 4.0,
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            help="This machine's address in the network to search.",
+            show_default="the default route's",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+) -> None:
+    """Find cameras in the local network by ONVIF's WS-Discovery; needs watchword\\[onvif].
+
+    Asks the devices that answer for their names, without a password.
+    """
+    from pipeline.cli.cameras import run_discover
+
+    sys.exit(run_discover(timeout, interface))
+
+
 keys = typer.Typer(help="Make API keys and their hashes for server.api_keys; keys themselves are stored nowhere.")
 cli.add_typer(keys, name="keys", no_args_is_help=True)
 
@@ -361,6 +474,36 @@ def keys_hash() -> None:
     from pipeline.cli.keys import hash_key
 
     sys.exit(hash_key())
+
+
+@models_cli.command("list")
+def models_list() -> None:
+    """All presets: size, memory, licence, what each is good for, and whether it is here. Asks nobody."""
+    from pipeline.cli.models import run_list
+
+    sys.exit(run_list())
+
+
+ModelName = Annotated[str, typer.Argument(help="A preset, a hub id or a folder.", show_default=False, metavar="NAME")]
+
+
+@models_cli.command("info")
+def models_info(name: ModelName) -> None:
+    """What one model needs and what of it is here. Asks nobody."""
+    from pipeline.cli.models import run_info
+
+    sys.exit(run_info(name))
+
+
+@models_cli.command("install")
+def models_install(
+    name: ModelName,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.", show_default=False)] = None,
+) -> None:
+    """Fetch a model from the Hugging Face hub into its cache, as far as its files aren't here."""
+    from pipeline.cli.models import run_install
+
+    sys.exit(run_install(name, revision))
 
 
 @cli.command("demo-camera")

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.cli.checks.cameras import check_cameras
+from pipeline.cli.checks.cameras import check_cameras, check_decoders
+from pipeline.cli.checks.deliveries import check_deliveries
 from pipeline.cli.checks.finding import Finding, Level, ok
-from pipeline.cli.checks.machine import check_data_folder, check_limits
+from pipeline.cli.checks.machine import check_data_folder, check_limits, check_pictures
 from pipeline.cli.checks.models import check_model, check_weights
 from pipeline.cli.checks.redis_server import check_redis
 from pipeline.cli.console import progress
@@ -41,8 +42,11 @@ def _looks(config: WatchwordConfig, timeout: float) -> list[tuple[str, Callable[
     """Quick ones first."""
     return [
         ("data folder", lambda: check_data_folder(config.store)),
-        ("limits", check_limits),
+        ("pictures", lambda: check_pictures(config.store)),
+        ("limits", lambda: check_limits(len(config.cameras))),
         ("redis", lambda: check_redis(config.redis, timeout)),
+        ("deliveries", lambda: check_deliveries(config, timeout)),
+        ("decoders", lambda: check_decoders(config.cameras)),
         ("cameras", lambda: check_cameras(config.cameras, timeout)),
         ("detector weights", lambda: check_weights(config.detector)),
         ("model", lambda: check_model(config.engine, timeout)),

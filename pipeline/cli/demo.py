@@ -65,7 +65,13 @@ class DemoPlan:
                 "max_num_seqs": 8,
                 "num_threads": engine_threads(usable_cores()),
             },
-            "describer": {"max_tokens": 40, "concurrency": 1, "timeout_s": 110, **self.model.describer},
+            "describer": {
+                "output": "text",
+                "max_tokens": 40,
+                "concurrency": 1,
+                "timeout_s": 110,
+                **self.model.describer,
+            },
             "store": {"data_dir": str(self.folder)},
             "server": {"host": HOST, "port": self.port},
         }
@@ -75,14 +81,14 @@ class DemoPlan:
         self.config_path.write_text(json.dumps(self.config(), indent=2))
 
     def parts(self, redis_url: str, environ: Mapping[str, str]) -> list[ChildSpec]:
-        """Camera, ingest and serve. Secrets and offline switches come to them by their environment."""
+        """In the order in which they end. Secrets and offline switches come to them by their environment."""
         inner = {**environ, **self.model.environ, "WATCHWORD_REDIS__URL": redis_url}
         video = ("--video", str(self.video.resolve())) if self.video else ()
         config = ("--config", str(self.config_path))
         return [
-            part("demo-camera", "--host", HOST, "--port", str(self.rtsp_port), *video, environ=environ),
             part("ingest", *config, environ=inner),
             part("serve", *config, environ=inner),
+            part("demo-camera", "--host", HOST, "--port", str(self.rtsp_port), *video, environ=environ),
         ]
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import threading
-import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +14,15 @@ from pipeline.cli import demo_checkpoint
 from pipeline.cli.demo_checkpoint import Progress
 from pipeline.cli.engine_config import cache_folder, refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
+from pipeline.models.hub import HubProblem, answers, download, look
+from pipeline.models.presets import checkpoint_of
 
 logger = logging.getLogger(__name__)
 
-OFFICIAL_MODEL = "HuggingFaceTB/SmolVLM-256M-Instruct"
+OFFICIAL_MODEL = checkpoint_of("smolvlm-256m")
 OFFICIAL_WEIGHTS = "yolo26n.pt"
-PROBE_S = 4.0
-_NEEDED = ("config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json")
 # SmolVLM otherwise cuts a crop into nine tiles and an overview: ten times the work, too much for a few cores.
 _ONE_TILE = {"processor_options": {"do_image_splitting": False}}
-_WANTED = ["*.json", "*.txt", "*.jinja", "*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +74,9 @@ def choose_model(named: str | None, on_progress: Progress, shared: Path | None =
     """
     if named is not None:
         refuse_missing_folder(named)
+        named = checkpoint_of(named)
         return DemoModel(named, "as given with --model", describer=_ONE_TILE if _cuts_into_tiles(named) else {})
-    if _in_hub_cache(OFFICIAL_MODEL) or _downloaded(OFFICIAL_MODEL, on_progress):
+    if _is_here(OFFICIAL_MODEL) or _downloaded(OFFICIAL_MODEL, on_progress):
         worth = "official SmolVLM-256M: the smallest of its family; short descriptions, now and then wrong"
         return DemoModel(OFFICIAL_MODEL, worth, {"HF_HUB_OFFLINE": "1"}, _ONE_TILE)
     source = (shared or shared_data()) / "vlm" / "smolvlm-256m"
@@ -115,45 +113,19 @@ def _cuts_into_tiles(model: str) -> bool:
     return isinstance(config, dict) and config.get("model_type") in ("idefics3", "smolvlm")
 
 
-def _in_hub_cache(model: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    return all(isinstance(try_to_load_from_cache(model, name), str) for name in _NEEDED)
+def _is_here(model: str) -> bool:
+    return look(model).state == "here"
 
 
 def _downloaded(model: str, on_progress: Progress) -> bool:
-    """Fetches the model when the hub answers within :data:`PROBE_S`; False when it doesn't, for whatever reason."""
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if constants.HF_HUB_OFFLINE:
+    """Fetches the model when the hub answers within a few seconds; False when it doesn't, for whatever reason."""
+    on_progress(f"looking for {model} on the hub", 0.0)
+    if not answers(model):
         return False
-    on_progress(f"looking for {model} on {constants.ENDPOINT}", 0.0)
-    url = f"{constants.ENDPOINT}/{model}/resolve/main/config.json"
-    if not _within(PROBE_S, lambda: _answers(url)):
-        return False
-    on_progress(f"downloading {model} (about 0.5 GB)", 0.0)
+    on_progress(f"downloading {model}", 0.0)
     try:
-        snapshot_download(model, allow_patterns=_WANTED, etag_timeout=PROBE_S)
-    except (OSError, HfHubHTTPError, ValueError) as error:
-        logger.warning("%s can't be downloaded: %s", model, type(error).__name__)
+        download(model)
+    except HubProblem as problem:
+        logger.warning("%s", problem)
         return False
-    return _in_hub_cache(model)
-
-
-def _answers(url: str) -> bool:
-    request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "watchword"})
-    try:
-        with urllib.request.urlopen(request, timeout=PROBE_S) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError):
-        return False
-
-
-def _within(seconds: float, question: Callable[[], bool]) -> bool:
-    """Its answer, or False when there is none in time: looking up a name without network may take much longer."""
-    answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(question()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return bool(answers and answers[0])
+    return _is_here(model)

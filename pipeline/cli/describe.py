@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.console import progress
 from pipeline.cli.engine_config import engine_config, quiet_transformers, refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
+from pipeline.config import WatchwordConfig
 from pipeline.config.load import load_config
+from pipeline.config.prompt_template import fill
 
 if TYPE_CHECKING:
     from vlm_engine import Message, VLMEngine
@@ -34,7 +37,7 @@ def run_describe(
     try:
         if not engine.takes_images:
             raise UsageProblem(f"{engine.model_name} is a text model; it takes no pictures")
-        return asyncio.run(_describe_all(engine, pictures, prompt or config.describer.prompt, max_tokens))
+        return asyncio.run(_describe_all(engine, pictures, prompt or _own_question(config), max_tokens))
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave the engine's processes behind
         engine.shutdown()
@@ -62,6 +65,13 @@ async def _describe_all(engine: VLMEngine, pictures: list[tuple[Path, bytes]], p
 
 def _question(image: bytes, prompt: str) -> Message:
     return {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": prompt}]}
+
+
+def _own_question(config: WatchwordConfig) -> str:
+    """The configured question; of a picture from a file neither camera nor zones are known."""
+    now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M}"
+    values = {"camera": "a file", "camera_id": "file", "label": "person", "zones": "none", "time": now}
+    return fill(config.describer.prompt, values)
 
 
 def _read(path: Path) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli.errors import UsageProblem
 from pipeline.config import EngineSection
+from pipeline.models.presets import checkpoint_of
 
 if TYPE_CHECKING:
     from vlm_engine import EngineConfig
@@ -27,7 +28,7 @@ def engine_config(section: EngineSection, model: str | None = None) -> EngineCon
     shared = {field.name for field in fields(EngineConfig)} & set(EngineSection.model_fields)
     values = {name: getattr(section, name) for name in shared}
     kept = str(cache_folder() / "step-times")
-    return EngineConfig(**{**values, "model": model or section.model, "calibration_dir": kept})
+    return EngineConfig(**{**values, "model": checkpoint_of(model or section.model), "calibration_dir": kept})
 
 
 def refuse_missing_folder(model: str) -> None:

@@ -7,13 +7,15 @@ import logging
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.cli.engine_config import refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
-from pipeline.cli.signals import STOP_SIGNALS
+from pipeline.cli.signals import leave_at_once, on_stop_signals
 from pipeline.config import WatchwordConfig
+from pipeline.config.file_watch import ConfigFile
 from pipeline.config.load import load_config
 
 if TYPE_CHECKING:
@@ -30,10 +32,11 @@ for this long. With Python's own 5 ms, an event loop that reads from twenty conn
 def run_serve(path: Path | None, *, model: str | None, host: str | None, port: int | None, cameras: bool) -> int:
     """0: ended when asked; 1: the engine broke. Raises what has a readable reason: ConfigProblem, UsageProblem,
     ModelLoadError, ConfigError."""
-    config = with_options(load_config(path), model=model, host=host, port=port)
+    loaded = load_config(path)
+    config = with_options(loaded, model=model, host=host, port=port)
     if (text := config.server.open_to_network()) is not None:
         raise UsageProblem(text)
-    if cameras and config.redis.url is None:
+    if cameras and not config.redis.is_named:
         raise UsageProblem(
             "serve needs redis.url (or WATCHWORD_REDIS__URL), the same as ingest. --no-cameras serves the model alone; "
             "`watchword up` brings a Valkey of its own"
@@ -43,7 +46,12 @@ def run_serve(path: Path | None, *, model: str | None, host: str | None, port: i
     from pipeline.cli.serve_runtime import EngineDied, ServeRuntime
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    runtime = ServeRuntime(config, cameras=cameras, on_progress=lambda text: logger.info("model: %s", text))
+    runtime = ServeRuntime(
+        config,
+        cameras=cameras,
+        on_progress=lambda text: logger.info("model: %s", text),
+        file=ConfigFile(path, loaded) if path is not None else None,
+    )
     try:
         asyncio.run(_serve(runtime))
     except EngineDied:
@@ -76,19 +84,25 @@ def with_options(
 
 async def _serve(runtime: ServeRuntime) -> None:
     loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, runtime.request_stop)
-    try:
-        await runtime.start()
-        logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)
-        waiting = asyncio.create_task(_say_when_ready(runtime))
+    with on_stop_signals(
+        lambda: _soon(loop, runtime.request_stop), lambda: _soon(loop, runtime.reload), again=leave_at_once
+    ):
         try:
-            await runtime.wait()
+            await runtime.start()
+            logger.info("listening on %s (OpenAI base URL %s/v1)", runtime.url, runtime.url)
+            waiting = asyncio.create_task(_say_when_ready(runtime))
+            try:
+                await runtime.wait()
+            finally:
+                waiting.cancel()
+            logger.info("stopping")
         finally:
-            waiting.cancel()
-        logger.info("stopping")
-    finally:
-        await runtime.stop()
+            await runtime.stop()
+
+
+def _soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """From a signal handler."""
+    loop.call_soon_threadsafe(work)
 
 
 async def _say_when_ready(runtime: ServeRuntime) -> None:

@@ -20,7 +20,7 @@ def run_trace(url: str, api_key: str | None, out: Path) -> int:
         answer = httpx.get(f"{url.rstrip('/')}/api/engine/steps", headers=headers, timeout=30)
         answer.raise_for_status()
     except httpx.HTTPStatusError as error:
-        fail(f"{url} answered {error.response.status_code}: {_reason(error.response)}")
+        fail(f"{url} answered {error.response.status_code}: {reason_in(error.response)}")
     except httpx.HTTPError as error:
         fail(f"{url} can't be reached: {type(error).__name__}")
     steps = answer.json()["steps"]
@@ -87,7 +87,8 @@ def _span(steps: list[dict[str, Any]]) -> float:
     return float(steps[-1]["started"] + steps[-1]["seconds"] - steps[0]["started"])
 
 
-def _reason(response: httpx.Response) -> str:
+def reason_in(response: httpx.Response) -> str:
+    """Why a server of ours refused."""
     try:
         return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

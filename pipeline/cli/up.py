@@ -21,12 +21,12 @@ def run_up(path: Path) -> int:
     config = load_config(path)
     environ = dict(os.environ)
     with ExitStack() as open_parts:
-        if config.redis.url is None:
+        if not config.redis.is_named:
             valkey = EmbeddedValkey(config.store.data_dir / "valkey")
             environ["WATCHWORD_REDIS__URL"] = valkey.start()
             open_parts.callback(valkey.stop, VALKEY_STOP_S)
         supervisor = Supervisor(up_parts(path, environ))
-        with on_stop_signals(supervisor.stop):
+        with on_stop_signals(supervisor.stop, supervisor.reload):
             return supervisor.run()
 
 

@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from pydantic import Field, SecretStr, StringConstraints, field_validator
+from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
 from pipeline.config.base import Section
+from pipeline.config.detector import ClassNames, Quantize
+from pipeline.config.motion import MotionConfig
+from pipeline.config.output_schema import OutputSchema
+from pipeline.config.prompt_template import PromptTemplate
+from pipeline.config.raw import read_secret_file
+from pipeline.config.schedule import ScheduleConfig
+from pipeline.config.shapes import Polygon
+from pipeline.config.zones import ZoneConfig
+from pipeline.redaction import register_secret
 
 Decode = Literal[
     "auto",
@@ -30,6 +39,20 @@ Decode = Literal[
 """libav's names; which of them a build of PyAV has, ``av.codec.hwaccel.hwdevices_available()`` says where it runs."""
 SCHEMES = ("rtsp", "rtsps", "http", "https")
 CameraId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
+
+
+Blur = Literal["none", "head", "person"]
+
+
+class PrivacyConfig(Section):
+    """What of people leaves ingest."""
+
+    blur: Blur = Field(
+        "none",
+        title="Blur",
+        description="What is made unrecognisable, of everybody, in pictures of people and previews: nothing, the head "
+        "(top quarter of the box) or the whole person. The model sees the same pictures.",
+    )
 
 
 class CameraConfig(Section):
@@ -59,6 +82,11 @@ class CameraConfig(Section):
     )
     username: str | None = Field(None, title="User name", description="Put into the URL, quoted.")
     password: SecretStr | None = Field(None, title="Password", description="Put into the URL, quoted; never shown.")
+    password_file: Path | None = Field(
+        None,
+        title="Password file",
+        description="Holds the password in place of `password`, where ingest runs; read at each connection.",
+    )
     transport: Literal["tcp", "udp"] = Field("tcp", title="Transport", description="RTP over TCP (default) or UDP.")
     tls_verify: bool = Field(
         True, title="Check the certificate", description="For rtsps and https; most cameras' own needs tls_ca_file."
@@ -73,6 +101,11 @@ class CameraConfig(Section):
         "cpu or a device: that one or nothing.",
     )
     enabled: bool = Field(True, title="Enabled", description="False keeps the camera in the list but disconnected.")
+    schedule: ScheduleConfig | None = Field(
+        None,
+        title="Schedule",
+        description="Hours in which the camera is watched (`timezone`, `windows`); without one, always.",
+    )
     fps: float = Field(
         5.0, title="Frames per second", description="How many frames a second are looked at.", gt=0, le=60
     )
@@ -104,7 +137,8 @@ class CameraConfig(Section):
     idle_after_s: float = Field(
         0.0,
         title="Idle after",
-        description="Without motion for so long, only keyframes are decoded until something moves. 0: never.",
+        description="Without motion for so long, only keyframes are decoded until something moves. 0: never. "
+        "Needs motion.enabled.",
         ge=0,
         le=86_400,
     )
@@ -115,11 +149,44 @@ class CameraConfig(Section):
         gt=0,
         lt=1,
     )
-    prompt: str | None = Field(
+    privacy: PrivacyConfig = Field(PrivacyConfig(), title="Privacy", description="Of the people this camera sees.")
+    classes: ClassNames | None = Field(
+        None, title="Classes", description="What is looked for here; default: the detector's classes."
+    )
+    imgsz: int | None = Field(
+        None,
+        title="Image size",
+        description="Longer side of the detector's input here; default: the detector's.",
+        ge=160,
+        le=1920,
+    )
+    quantize: Quantize | None = Field(
+        None, title="Precision", description="The detector's precision here; default: the detector's."
+    )
+    weights: str | None = Field(
+        None, title="Weights", description="Another network for this camera; default: the detector's.", min_length=1
+    )
+    motion: MotionConfig = Field(
+        MotionConfig(), title="Motion", description="Frames in which nothing moves are not given to the detector."
+    )
+    zones: tuple[ZoneConfig, ...] = Field(
+        (), title="Zones", description="Named areas; events tell in which of them somebody has been."
+    )
+    masks: tuple[Polygon, ...] = Field(
+        (),
+        title="Privacy masks",
+        description="Polygons of points [x, y], shares of the picture: black before a frame leaves the reader.",
+    )
+    prompt: PromptTemplate | None = Field(
         None,
         title="Prompt",
-        description="Question asked about each person here; default: the describer's.",
-        max_length=4000,
+        description="Question asked about each person here, with the describer's placeholders; default: its question.",
+    )
+    output_schema: OutputSchema | None = Field(
+        None,
+        title="Output schema",
+        description="JSON schema of structured answers about this camera, or the path of a file; default: the "
+        "describer's.",
     )
 
     @field_validator("url", "substream_url")
@@ -138,6 +205,31 @@ class CameraConfig(Section):
             )
         return url
 
+    @model_validator(mode="after")
+    def _sound_zones(self) -> CameraConfig:
+        names = [zone.name for zone in self.zones]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"zones: the name {name!r} is used twice")
+        for zone in self.zones:
+            strange = [name for name in zone.classes if self.classes is not None and name not in self.classes]
+            if strange:
+                known = ", ".join(self.classes or ())
+                raise ValueError(f"zones: {zone.name!r} asks for {strange[0]!r}, the camera looks for {known}")
+        if self.idle_after_s and not self.motion.enabled:
+            raise ValueError(
+                f"idle_after_s is {self.idle_after_s:g} but motion.enabled is false: nothing would wake it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_password(self) -> CameraConfig:
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("give password or password_file, not both")
+        if self.username is None and (self.password is not None or self.password_file is not None):
+            raise ValueError("a password needs a username")
+        return self
+
     @property
     def title(self) -> str:
         """The name for people."""
@@ -145,10 +237,20 @@ class CameraConfig(Section):
 
     @property
     def source(self) -> str:
-        """What is opened: the URL with user name and password quoted into it. A secret: never log it."""
+        """What is opened: the URL with user name and password quoted into it. A secret: never log it.
+
+        Raises OSError or ValueError when ``password_file`` can't be read.
+        """
         if self.username is None or "://" not in self.url:
             return self.url
         parts = urlsplit(self.url)
         host = parts.netloc.rpartition("@")[2]
-        secret = self.password.get_secret_value() if self.password else ""
-        return urlunsplit(parts._replace(netloc=f"{quote(self.username, safe='')}:{quote(secret, safe='')}@{host}"))
+        login = f"{quote(self.username, safe='')}:{quote(self._secret(), safe='')}"
+        return urlunsplit(parts._replace(netloc=f"{login}@{host}"))
+
+    def _secret(self) -> str:
+        if self.password_file is None:
+            return self.password.get_secret_value() if self.password else ""
+        secret = read_secret_file(self.password_file)
+        register_secret(secret)
+        return secret

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from pipeline.config.base import Section
+from pipeline.config.output_schema import OutputSchema
+from pipeline.config.prompt_template import PromptTemplate
 
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 DEFAULT_SYSTEM_PROMPT = (
     "You describe people in pictures of a security camera. Say only what can be seen: clothing and its colours, "
     "what the person carries, posture and activity. Do not guess who somebody is, or their sex, age or origin. "
-    "Answer in one or two plain sentences."
+    "Describe in one or two plain sentences."
 )
 DEFAULT_PROMPT = "Describe the person in this picture."
 
@@ -25,7 +29,9 @@ class EngineSection(Section):
         "inprocess", title="Backend", description="The engine in this process, or any OpenAI-compatible server."
     )
     model: str = Field(
-        "HuggingFaceTB/SmolVLM-256M-Instruct", title="Model", description="A local folder or a Hugging Face hub id."
+        "HuggingFaceTB/SmolVLM-256M-Instruct",
+        title="Model",
+        description="A local folder, a Hugging Face hub id, or a preset's name (watchword models list).",
     )
     served_model_name: str | None = Field(
         None, title="Served name", description="Name in the API; default: the model's own."
@@ -125,12 +131,44 @@ class DescriberConfig(Section):
     """How crops become words."""
 
     system_prompt: str = Field(
-        DEFAULT_SYSTEM_PROMPT, title="Instructions", description="Shared prefix of every prompt."
+        DEFAULT_SYSTEM_PROMPT,
+        title="Instructions",
+        description="Shared prefix of every prompt, found in the prefix cache; so it has no placeholders.",
+        max_length=8000,
     )
-    prompt: str = Field(
-        DEFAULT_PROMPT, title="Question", description="Asked after the picture.", min_length=1, max_length=4000
+    prompt: PromptTemplate = Field(
+        DEFAULT_PROMPT,
+        title="Question",
+        description="Asked after the picture; may hold {camera}, {camera_id}, {label}, {zones} and {time}.",
     )
-    max_tokens: int = Field(96, title="Longest answer", description="Tokens per description.", ge=1, le=4096)
+    output: Literal["structured", "text"] = Field(
+        "structured",
+        title="Output",
+        description="structured: words and attributes, as output_schema says. text: words alone, in fewer tokens.",
+    )
+    output_schema: OutputSchema | None = Field(
+        None,
+        title="Output schema",
+        description="JSON schema of structured answers, or the path of a YAML or JSON file; it must have a text "
+        "`description`, the event's words. Default: clothing, colours, carried things, posture, activity, confidence.",
+    )
+    max_tokens: int = Field(
+        320, title="Longest answer", description="Tokens per description, attributes included.", ge=1, le=4096
+    )
+    pictures_per_prompt: int = Field(
+        3,
+        title="Pictures of a person",
+        description="Most pictures of one person in a prompt (first, best and last view), where the model takes "
+        "several. 1: only the best. While the image ladder is down, only the best goes.",
+        ge=1,
+        le=8,
+    )
+    image_tokens_per_prompt: int = Field(
+        1536,
+        title="Image tokens of several",
+        description="Most image tokens of a prompt with several pictures; each gets an equal share. In-process only.",
+        ge=1,
+    )
     concurrency: int = Field(
         2, title="At once", description="Crops that one serve process describes at once.", ge=1, le=64
     )
@@ -185,6 +223,18 @@ class DescriberConfig(Section):
         return self
 
 
+def _check_bucket(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    bucket = rest.partition("/")[0]
+    if scheme != "s3":
+        raise ValueError("only s3:// is supported, such as s3://bucket/crops")
+    if "@" in bucket:
+        raise ValueError("no keys in the URL: they belong into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    if not _BUCKET.fullmatch(bucket):
+        raise ValueError(f"{bucket!r} is no name of a bucket")
+    return url
+
+
 class StoreConfig(Section):
     """Where events and crops are kept."""
 
@@ -192,3 +242,9 @@ class StoreConfig(Section):
         None, title="Database URL", description="SQLAlchemy URL; default: SQLite in the data folder."
     )
     data_dir: Path = Field(Path("data"), title="Data folder", description="Crops and the default database.")
+    crops_url: Annotated[str, AfterValidator(_check_bucket)] | None = Field(
+        None,
+        title="Pictures' URL",
+        description="s3://bucket/prefix: pictures go there instead of the data folder; keys and endpoint come from "
+        "AWS's own variables. Needs watchword[s3].",
+    )

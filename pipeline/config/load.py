@@ -17,22 +17,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.config import WatchwordConfig
+from pipeline.config import CameraConfig, WatchwordConfig
 from pipeline.config.environment import apply_environment
 from pipeline.config.problems import ConfigProblem, Path, Problem, describe, is_secret, kind_at
 from pipeline.config.raw import RawConfig
 from pipeline.config.yaml_file import read_yaml
 from pipeline.redaction import register_secret
 
-__all__ = ["ConfigProblem", "Problem", "load_config", "register_config_secrets"]
+__all__ = ["ConfigProblem", "Problem", "load_config", "register_camera_secrets", "register_config_secrets"]
 
 _SECTIONS = frozenset(WatchwordConfig.model_fields)
+_SECRET_PATH = 12
+"""Shorter paths are hidden in no line: a word such as /hook would be found in many."""
 _USER_INFO = re.compile(r"://(?P<user>[^:]*):(?P<password>.*)@")
 
 
@@ -59,11 +61,23 @@ def load_config(path: FilePath | str | None, environ: Mapping[str, str] | None =
 def register_config_secrets(config: WatchwordConfig) -> None:
     """Tells the redactor every secret of ``config``; for configurations that weren't read by :func:`load_config`."""
     hashes = [key.hash for key in config.server.api_keys]
-    keys = [*hashes, config.engine.api_key, *(camera.password for camera in config.cameras)]
+    keys = [*hashes, config.engine.api_key, config.search.embeddings_api_key, config.redis.sentinel_password]
     register_secret(*(key.get_secret_value() for key in keys if key is not None))
-    urls = [config.store.url or "", *(camera.url for camera in config.cameras)]
+    secrets = [secret for hook in config.webhooks for secret in (hook.url, *hook.headers.values())]
+    register_secret(*(secret.get_secret_value() for secret in secrets))
+    register_secret(config.mqtt.read_password(), *(hook.read_secret() for hook in config.webhooks))
+    register_secret(*(_path_in(hook.url.get_secret_value()) for hook in config.webhooks))
+    urls = [config.store.url or ""]
     urls += [config.redis.url.get_secret_value()] if config.redis.url else []
     register_secret(*(_password_in(url) for url in urls))
+    register_camera_secrets(config.cameras)
+
+
+def register_camera_secrets(cameras: Iterable[CameraConfig]) -> None:
+    """Tells the redactor the passwords of ``cameras``."""
+    for camera in cameras:
+        register_secret(camera.password.get_secret_value() if camera.password is not None else None)
+        register_secret(*(_password_in(url) for url in (camera.url, camera.substream_url or "")))
 
 
 def _validate(raw: RawConfig) -> WatchwordConfig | None:
@@ -122,6 +136,12 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from _leaves(child, (*path, index))
     elif value is not None:
         yield path, value
+
+
+def _path_in(url: str) -> str | None:
+    """Path and query of a webhook's address, which often are its password; None where there is nothing to guess."""
+    target = "/" + url.partition("://")[2].partition("/")[2]
+    return target if len(target) >= _SECRET_PATH else None
 
 
 def _password_in(url: str) -> str | None:

@@ -72,6 +72,8 @@ def kind_at(root: type[Section], path: Path) -> Any:
         fields, element = children(kind)
         if isinstance(part, int):
             kind = element
+        elif getattr(kind, "__origin__", None) is dict:
+            kind = get_args(kind)[1]
         elif fields is not None and part in fields:
             kind = fields[part].annotation
         else:

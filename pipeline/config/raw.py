@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +51,10 @@ def read_variable(environ: Mapping[str, str], name: str) -> str | None:
     if name in environ:
         return environ[name]
     path = environ.get(f"{name}_FILE")
-    if not path:
-        return None
+    return read_secret_file(path) if path else None
+
+
+def read_secret_file(path: str | os.PathLike[str]) -> str:
+    """The file's content without its closing line break. Raises OSError, ValueError (not UTF-8)."""
     with open(path, encoding="utf-8") as file:
         return file.read(_SECRET_FILE_BYTES).rstrip("\r\n")

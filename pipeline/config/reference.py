@@ -17,8 +17,9 @@ _HEAD = """\
 
 <!-- Made from the models in pipeline/config: python -m pipeline.config.reference > docs/configuration.md -->
 
-One YAML file (`--config`), read once and checked as a whole: an error names the line, the value, what is allowed, and
-for an unknown key the nearest known one. Ready files are in [configs/](../configs).
+One YAML file (`--config`), checked as a whole: an error names the line, the value, what is allowed, and for an unknown
+key the nearest known one. Changes to `cameras` take effect while everything runs ([cameras.md](cameras.md)), others at
+the next start. Ready files are in [configs/](../configs).
 `watchword check --config FILE` reads it and tries everything in it.
 
 - `${NAME}` and `${NAME:-default}` in any text of the file take an environment variable; `$${` is a literal `${`.
@@ -97,6 +98,8 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(value, Enum):
         value = value.value
+    if isinstance(value, tuple):
+        value = ", ".join(map(str, value))
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"`{text}`" if len(text) <= 60 else "see the code"
 

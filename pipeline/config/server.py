@@ -62,6 +62,12 @@ class ServerConfig(Section):
         "without a dot always may. Empty: with API keys any name, without keys no other (a foreign site could lead its "
         "own name here).",
     )
+    public_url: str = Field(
+        "",
+        title="Public address",
+        description="By which others reach this server, such as https://cameras.example.com; for links in messages.",
+        pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$",
+    )
     max_body_bytes: int = Field(32 * 1024 * 1024, title="Largest body", description="Of a request, in bytes.", ge=1024)
     max_open_body_bytes: int = Field(
         1024 * 1024 * 1024,

@@ -3,6 +3,14 @@
 -- "Waiting" is an entry that no describer holds: it is in the stream but not among the group's pending ones. Waiting
 -- entries may lie behind pending ones, because the freshest may be taken first.
 
+local function flat_map(flat)
+  local map = {}
+  for i = 1, #flat, 2 do
+    map[flat[i]] = flat[i + 1]
+  end
+  return map
+end
+
 -- What XINFO says of the group, or nil when there is no stream. A group that is gone (FLUSHALL, a restart without
 -- persistence) is created again from the beginning of the stream, so that nothing in it is lost.
 local function group_of(stream, group)
@@ -10,10 +18,7 @@ local function group_of(stream, group)
     return nil
   end
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    local info = {}
-    for i = 1, #flat, 2 do
-      info[flat[i]] = flat[i + 1]
-    end
+    local info = flat_map(flat)
     if info['name'] == group then
       return info
     end
@@ -34,6 +39,15 @@ local function is_after(id, other)
     return tonumber(seq) > tonumber(other_seq)
   end
   return tonumber(ms) > tonumber(other_ms)
+end
+
+-- Who holds an entry, nil when nobody does.
+local function holder_of(stream, group, id)
+  if not group_of(stream, group) then
+    return nil
+  end
+  local pending = redis.call('XPENDING', stream, group, id, id, 1)
+  return pending[1] and pending[1][2]
 end
 
 -- How many entries wait.
@@ -76,9 +90,53 @@ local function field_of(entry, name)
   return nil
 end
 
+-- Keys of all pictures of an entry.
+local function pictures_of(entry)
+  local found = {}
+  local key = field_of(entry, 'picture_key')
+  if key then
+    found[1] = key
+  end
+  local readable, extras = pcall(cjson.decode, field_of(entry, 'extra_keys') or '[]')
+  for _, extra in ipairs(readable and type(extras) == 'table' and extras or {}) do
+    found[#found + 1] = extra
+  end
+  return found
+end
+
 -- Forgets that a track's newest entry is this one.
 local function forget_track(index, track, id)
   if track and redis.call('HGET', index, track) == id then
     redis.call('HDEL', index, track)
   end
+end
+
+-- Deletes an entry and takes its picture's bytes off the camera's sum, which is returned.
+local function remove_entry(stream, bytes_key, entry)
+  if redis.call('XDEL', stream, entry[1]) == 0 then
+    return tonumber(redis.call('GET', bytes_key) or 0)
+  end
+  if redis.call('XLEN', stream) == 0 then
+    redis.call('DEL', bytes_key)
+    return 0
+  end
+  return redis.call('DECRBY', bytes_key, field_of(entry, 'bytes') or 0)
+end
+
+-- Bytes of the pictures that the stream's entries name.
+local function sum_of_bytes(stream)
+  local sum = 0
+  for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do
+    sum = sum + tonumber(field_of(entry, 'bytes') or 0)
+  end
+  return sum
+end
+
+-- Key that says what became of the publication whose picture lies under this key.
+local function outcome_of(picture)
+  return (string.gsub(picture, '^ww:crop:', 'ww:outcome:'))
+end
+
+local function set_outcome(key, outcome, ttl)
+  redis.call('SET', key, outcome, 'EX', ttl)
 end

@@ -34,7 +34,10 @@ BLOCK_MS = 1000
 FIRST_RETRY_S = 0.5
 MAX_RETRIES_HELD = 16
 """With so many crops put back for another attempt, no new ones are taken: this process's memory stays bounded."""
-MAX_DEAD = 1000
+FORGET_CONSUMER_S = 24 * 3600.0
+"""A consumer that holds nothing is forgotten after so long without a sign of life."""
+DEAD_TTL_S = 14 * 24 * 3600
+"""So long the pictures of dead letters are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,10 @@ class CropReader:
         self._consumer = consumer
         self._clock = clock or SystemClock()
         self._link = Link("crops", self._clock)
-        names = ("take", "resume", "claim", "settle", "renew")
+        names = ("take", "resume", "claim", "settle", "renew", "fail")
         self._scripts = {name: client.register_script(script(name)) for name in names}
         self._turn = asyncio.Lock()
+        self._stopping = asyncio.Event()
         self._cameras: list[str] = []
         self._next_look = 0.0
         self._next_claim = 0.0
@@ -98,13 +102,17 @@ class CropReader:
         """How many crops this process holds, those that wait for another attempt included."""
         return len(self._held)
 
-    async def take(self) -> HeldCrop:
-        """The next crop; waits for one as long as it takes, also for Redis to come back.
+    def stop(self) -> None:
+        """No more crops are taken: those who wait for one, or will ask for one, get None within about a second."""
+        self._stopping.set()
+
+    async def take(self) -> HeldCrop | None:
+        """The next crop; waits for one as long as it takes, also for Redis to come back. None after :meth:`stop`.
 
         A crop that can't be described any more is handed out too, with its ``refusal``, so that its event learns of it.
         """
         async with self._turn:
-            while True:
+            while not self._stopping.is_set():
                 try:
                     checkpoint()
                     taken = await self._take_once()
@@ -119,6 +127,7 @@ class CropReader:
                     self._link.worked()
                     if taken is not None:
                         return taken
+        return None
 
     async def settle(self, held: HeldCrop) -> None:
         """Ends the crop after its outcome is stored. Waits for Redis if need be; doing it twice is harmless."""
@@ -135,11 +144,19 @@ class CropReader:
         await self._end(held, drop=Reason.POISON, letter=letter)
 
     async def fail(self, held: HeldCrop) -> bool:
-        """Records a failure. True when it was the last allowed one: bury it. Else the crop comes again in a while."""
+        """Records a failure. True when it was the last allowed one: bury it. Else the crop comes again in a while.
+
+        One that another describer has claimed meanwhile is left to that one.
+        """
         camera = held.message.camera
         failures = await self._link.until_done(
-            lambda: self._client.hincrby(keys.failures(camera), held.entry_id.decode(), 1)
+            lambda: self._scripts["fail"](
+                keys=[keys.crops(camera), keys.failures(camera)], args=[keys.GROUP, self._consumer, held.entry_id]
+            )
         )
+        if failures < 0:
+            self._held.pop((camera, held.entry_id), None)
+            return False
         if failures >= self._config.max_failures:
             return True
         self._retries.append((self._clock.monotonic() + FIRST_RETRY_S * 2 ** (failures - 1), held))
@@ -205,7 +222,8 @@ class CropReader:
             if camera in cameras:
                 known += [cameras.index(camera) + 1, entry_id]
         found = await self._scripts["resume"](
-            keys=[keys.crops(camera) for camera in cameras], args=[keys.GROUP, self._consumer, *known]
+            keys=[keys.DROPS, *_streams_and_failures(cameras)],
+            args=[keys.GROUP, self._consumer, *_trimmed_fields(cameras), *known],
         )
         if found[0] == 0:
             self._resumed.update(cameras)
@@ -225,11 +243,10 @@ class CropReader:
         now = self._clock.monotonic()
         if now < self._next_claim or not self._cameras:
             return None
-        stream_keys = [key for camera in self._cameras for key in (keys.crops(camera), keys.failures(camera))]
-        fields = [keys.drop_field(camera, Reason.TRIMMED) for camera in self._cameras]
+        limits = (int(self._config.claim_idle_s * 1000), int(FORGET_CONSUMER_S * 1000))
         found = await self._scripts["claim"](
-            keys=[keys.DROPS, *stream_keys],
-            args=[keys.GROUP, self._consumer, int(self._config.claim_idle_s * 1000), *fields],
+            keys=[keys.DROPS, *_streams_and_failures(self._cameras)],
+            args=[keys.GROUP, self._consumer, *limits, *_trimmed_fields(self._cameras)],
         )
         if found[0] == 0:
             self._next_claim = now + self._config.claim_idle_s / 3
@@ -293,21 +310,37 @@ class CropReader:
         drop: Reason | None,
         letter: Mapping[str, str] | None = None,
     ) -> None:
+        picture = message.picture_key if message else keys.picture("")
         await self._scripts["settle"](
             keys=[
                 keys.crops(camera),
                 keys.newest(camera),
                 keys.failures(camera),
-                message.picture_key if message else keys.picture(""),
+                picture,
                 keys.DROPS,
                 keys.DEAD,
+                keys.outcome(picture),
+                keys.crop_bytes(camera),
+                *(message.extra_keys if message else ()),
             ],
             args=[
                 keys.GROUP,
+                self._consumer,
                 entry_id,
+                camera,
                 message.track if message else "",
-                keys.drop_field(camera, drop) if drop else "",
-                MAX_DEAD,
+                drop.value if drop else "",
+                self._config.picture_ttl_s,
+                self._config.dead_letters,
+                DEAD_TTL_S,
                 *(item for pair in (letter or {}).items() for item in pair),
             ],
         )
+
+
+def _streams_and_failures(cameras: Sequence[str]) -> list[str]:
+    return [key for camera in cameras for key in (keys.crops(camera), keys.failures(camera))]
+
+
+def _trimmed_fields(cameras: Sequence[str]) -> list[str]:
+    return [keys.drop_field(camera, Reason.TRIMMED) for camera in cameras]

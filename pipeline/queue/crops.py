@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -23,31 +24,49 @@ class CropWriter:
         self._config = config
         self._publish = client.register_script(script("publish"))
 
-    def publish(self, message: CropMessage, jpeg: bytes) -> None:
-        """Queues the crop, in place of a waiting one of the same track or of the oldest one over the bound.
+    def publish(self, message: CropMessage, jpeg: bytes, extras: Sequence[bytes] = ()) -> None:
+        """Queues the crop, in place of a waiting one of the same track or of the oldest ones over the bounds.
+
+        ``extras`` are the pictures of ``message.extra_keys``.
 
         Each one removed is counted in ``ww:drops``, in the same step. Raises ``redis.RedisError``
         (``OutOfMemoryError`` when Redis is full: then nothing was written).
         """
-        names, arguments = publish_arguments(message, jpeg, self._config)
+        names, arguments = publish_arguments(message, jpeg, self._config, extras)
         self._publish(keys=names, args=arguments)
 
 
-def publish_arguments(message: CropMessage, jpeg: bytes, config: RedisConfig) -> tuple[list[str], list[Any]]:
-    """KEYS and ARGV of ``publish.lua``."""
+def publish_arguments(
+    message: CropMessage, jpeg: bytes, config: RedisConfig, extras: Sequence[bytes] = ()
+) -> tuple[list[str], list[Any]]:
+    """KEYS and ARGV of ``publish.lua``. Raises ValueError when the message doesn't name as many extras."""
+    if len(message.extra_keys) != len(extras):
+        named = len(message.extra_keys)
+        raise ValueError(f"crop {message.crop_id} names {named} further pictures, given are {len(extras)}")
     camera = message.camera
     fields = [item for pair in message.to_fields().items() for item in pair]
     return (
-        [message.picture_key, keys.crops(camera), keys.newest(camera), keys.CAMERAS, keys.DROPS],
+        [
+            message.picture_key,
+            keys.crops(camera),
+            keys.newest(camera),
+            keys.CAMERAS,
+            keys.DROPS,
+            keys.outcome(message.picture_key),
+            keys.crop_bytes(camera),
+            *message.extra_keys,
+        ],
         [
             keys.GROUP,
             jpeg,
             config.picture_ttl_s,
             config.crops_per_camera,
+            int(config.crop_mib_per_camera * 2**20),
             camera,
             message.track,
-            keys.drop_field(camera, Reason.SUPERSEDED),
-            keys.drop_field(camera, Reason.QUEUE_FULL),
+            Reason.SUPERSEDED.value,
+            Reason.QUEUE_FULL.value,
+            *extras,
             *fields,
         ],
     )

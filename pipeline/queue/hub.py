@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 import redis
@@ -14,11 +13,14 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.config.redis import RedisConfig
 from pipeline.messages import CameraStatus, CommandKind, CommandMessage, CropMessage, EventChange, MalformedMessage
 from pipeline.queue import keys
+from pipeline.queue.address import RedisAddress
 from pipeline.queue.commands import MAX_ENTRIES as MAX_COMMANDS
 from pipeline.queue.connect import async_blocking_client, async_client, block_ms
 from pipeline.queue.crops import publish_arguments
+from pipeline.queue.dead_letters import DeadLetters
 from pipeline.queue.health import Link, QueueHealth, checkpoint
 from pipeline.queue.scripts import script
+from pipeline.queue.stats import QueueStats, read_stats
 
 log = logging.getLogger(__name__)
 
@@ -29,41 +31,20 @@ _BATCH = 100
 _ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """How full the queue is.
-
-    Attributes:
-        depth: camera -> crops that wait.
-        pending: crops that describers hold.
-        oldest_age: seconds since the oldest waiting crop's frame, None when none waits.
-        dead: dead letters.
-    """
-
-    depth: Mapping[str, int]
-    pending: int
-    oldest_age: float | None
-    dead: int
-
-    @property
-    def waiting(self) -> int:
-        """Crops that wait, of all cameras."""
-        return sum(self.depth.values())
-
-
 class CameraHub:
     """Async access to Redis for serve. Each call tries once and raises :class:`QueueUnavailable` while Redis is away;
     :meth:`changes` waits for its return."""
 
-    def __init__(self, url: str, config: RedisConfig, clock: Clock | None = None) -> None:
+    def __init__(self, address: RedisAddress | str, config: RedisConfig, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
-        self._client = async_client(url)
-        self._blocking = async_blocking_client(url)
+        self._client = async_client(address)
+        self._blocking = async_blocking_client(address)
         self._stats = self._client.register_script(script("stats"))
         self._publish_crop = self._client.register_script(script("publish"))
         self._link = Link("hub", self._clock)
         self._watched: dict[str, float] = {}
+        self.dead_letters = DeadLetters(self._client, config, self._link, self._clock)
 
     @property
     def health(self) -> QueueHealth:
@@ -81,6 +62,10 @@ class CameraHub:
         """The JPEG of a crop that waits to be described; None when it is no longer kept."""
         return cast("bytes | None", await self._link.once(lambda: self._client.get(keys.picture(crop_id))))
 
+    async def pictures_at(self, picture_keys: Sequence[str]) -> list[bytes | None]:
+        """The JPEGs under these keys of a crop's message; None for those that are no longer kept."""
+        return cast("list[bytes | None]", await self._link.once(lambda: self._client.mget(picture_keys)))
+
     async def watch(self, camera: str) -> None:
         """Says that somebody watches the camera. Call it for as long as that is so; calls in between are free."""
         now = self._clock.monotonic()
@@ -94,6 +79,14 @@ class CameraHub:
         """Sends a command to every ingest."""
         fields = cast("dict[Any, Any]", command.to_fields())
         await self._link.once(lambda: self._client.xadd(keys.COMMANDS, fields, maxlen=MAX_COMMANDS, approximate=True))
+
+    async def share_camera_changes(self, text: str) -> None:
+        """Hands the API's changes of all cameras to every ingest, in place of those of before. Holds passwords."""
+        await self._link.once(lambda: self._share_camera_changes(text))
+
+    async def shared_camera_changes(self) -> bytes | None:
+        """What :meth:`share_camera_changes` handed over last; None after a flush."""
+        return cast("bytes | None", await self._link.once(lambda: self._client.get(keys.CAMERA_CHANGES)))
 
     async def publish_crop(self, message: CropMessage, jpeg: bytes) -> None:
         """Queues a stored crop once more, as ingest queues new ones."""
@@ -149,7 +142,8 @@ class CameraHub:
         fields = cast("dict[bytes, bytes]", await self._link.once(lambda: self._client.hgetall(keys.DROPS)))
         for name, count in fields.items():
             camera, _, reason = name.decode().rpartition("|")
-            counted.setdefault(camera, {})[reason] = int(count)
+            if int(count):  # 0: all were taken back
+                counted.setdefault(camera, {})[reason] = int(count)
         return counted
 
     async def ping(self) -> bool:
@@ -175,6 +169,13 @@ class CameraHub:
         await self._client.aclose()
         await self._blocking.aclose()
 
+    async def _share_camera_changes(self, text: str) -> None:
+        command = CommandMessage(CommandKind.CAMERAS, "", self._clock.now())
+        async with self._client.pipeline(transaction=True) as pipe:
+            pipe.set(keys.CAMERA_CHANGES, text)
+            pipe.xadd(keys.COMMANDS, cast("dict[Any, Any]", command.to_fields()), maxlen=MAX_COMMANDS, approximate=True)
+            await pipe.execute()
+
     async def _camera_ids(self) -> list[str]:
         return sorted(camera.decode() for camera in cast("set[bytes]", await self._client.smembers(keys.CAMERAS)))
 
@@ -196,14 +197,9 @@ class CameraHub:
 
     async def _queue_stats(self) -> QueueStats:
         cameras = await self._camera_ids()
-        rows = await self._stats(keys=[keys.crops(camera) for camera in cameras], args=[keys.GROUP]) if cameras else []
-        oldest = min((float(time) for _, _, time in rows if time), default=None)
-        return QueueStats(
-            depth={camera: waiting for camera, (waiting, _, _) in zip(cameras, rows, strict=True)},
-            pending=sum(held for _, held, _ in rows),
-            oldest_age=None if oldest is None else max(0.0, self._clock.now() - oldest),
-            dead=await self._client.xlen(keys.DEAD),
-        )
+        names = [key for camera in cameras for key in (keys.crops(camera), keys.crop_bytes(camera))]
+        rows = await self._stats(keys=names, args=[keys.GROUP]) if cameras else []
+        return read_stats(cameras, rows, dead=await self._client.xlen(keys.DEAD), now=self._clock.now())
 
     async def _newest_change(self) -> bytes:
         entries = cast("list[Any]", await self._client.xrevrange(keys.EVENTS, count=1))

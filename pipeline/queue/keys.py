@@ -6,9 +6,12 @@ GROUP = "describers"
 TRACKS = "ww:tracks"
 TRACKS_GROUP = "serve"
 COMMANDS = "ww:commands"
+CAMERA_CHANGES = "ww:camera-changes"
+"""String: all that the API changed of the cameras (:class:`pipeline.config.overlay.ChangeSet`). Holds passwords."""
 EVENTS = "ww:events"
 DROPS = "ww:drops"
 DEAD = "ww:dead"
+"""Dead letters; the picture of one lies under :func:`dead_picture`."""
 CAMERAS = "ww:cameras"
 """Set of the ids of all cameras that have a status or a crop stream, so that a reader knows which keys there are."""
 
@@ -21,6 +24,34 @@ def crops(camera: str) -> str:
 def picture(crop_id: str) -> str:
     """JPEG of a crop; has a TTL."""
     return f"ww:crop:{crop_id}"
+
+
+def extra_picture(crop_id: str, which: str) -> str:
+    """JPEG of another picture of the crop's track, its ``first`` or ``last`` one; lives and goes with the crop."""
+    return f"ww:crop:{crop_id}.{which}"
+
+
+def outcome(picture_key: str) -> str:
+    """What became of a publication: ``queued``, ``described`` or the reason of its drop. Has a TTL.
+
+    A picture's key is what tells one publication of a crop from another.
+    """
+    return "ww:outcome:" + picture_key.removeprefix(picture(""))
+
+
+def dead_picture(letter_id: str) -> str:
+    """JPEG of a dead letter; has a TTL."""
+    return f"{DEAD}:{letter_id}"
+
+
+def crop_bytes(camera_id: str) -> str:
+    """Sum of the bytes of a camera's queued pictures."""
+    return f"ww:bytes:{camera_id}"
+
+
+def counted(token: str) -> str:
+    """Says that the drops with this token are in ``ww:drops``. Has a TTL."""
+    return f"ww:counted:{token}"
 
 
 def newest(camera_id: str) -> str:

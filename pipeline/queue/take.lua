@@ -38,12 +38,7 @@ for n, stream in ipairs(KEYS) do
       redis.call(unpack(claim))
       return { n, entry[1], entry[2] }
     end
-    local stream_info = redis.call('XINFO', 'STREAM', stream)
-    for i = 1, #stream_info, 2 do
-      if stream_info[i] == 'last-generated-id' then
-        newest[n] = stream_info[i + 1]
-      end
-    end
+    newest[n] = flat_map(redis.call('XINFO', 'STREAM', stream))['last-generated-id']
   end
 end
 return { 0, newest }

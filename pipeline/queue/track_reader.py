@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -15,11 +16,16 @@ from pipeline.config.redis import RedisConfig
 from pipeline.messages import MalformedMessage, TrackMessage
 from pipeline.queue import keys
 from pipeline.queue.connect import block_ms
+from pipeline.queue.drops import NOBODY
 from pipeline.queue.health import Link, QueueHealth, checkpoint
+from pipeline.queue.scripts import script
 from pipeline.reasons import Reason
 
 log = logging.getLogger(__name__)
 
+OTHERS_SILENT_S = 15.0
+"""A consumer that reads does so every second or so."""
+ANSWER_S = 0.5
 _BATCH = 100
 _BLOCK_MS = 1000
 
@@ -55,6 +61,7 @@ class TrackReader:
         self._claim_every_s = config.claim_idle_s / 3
         self._consumer = consumer
         self._link = Link("tracks", clock)
+        self._end_track = client.register_script(script("end_track"))
         self._history: bytes | None = b"0"
         self._next_claim = 0.0
         self._last_outage: float | None = None
@@ -89,13 +96,45 @@ class TrackReader:
                 if readable or not entries:
                     return readable
 
+    def look_back(self) -> None:
+        """What comes next is what this consumer was given and has not ended."""
+        self._history = b"0"
+
+    async def read_now(self) -> list[TrackEntry]:
+        """The next messages that are there; empty at once when there are none, or while Redis is away."""
+        try:
+            while True:
+                if self._history is not None:
+                    entries = await self._group_read(self._history, None)
+                    self._history = entries[-1][0] if entries else None
+                    if not entries:
+                        continue
+                else:
+                    entries = await self._group_read(b">", None)
+                readable = await self._readable(entries)
+                if readable or not entries:
+                    return readable
+        except redis.RedisError as error:
+            self._link.failed(error)
+            return []
+
+    async def is_alone(self) -> bool:
+        """Whether no other process has read tracks lately. True while Redis is away: then nobody reads any."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                consumers = await self._client.xinfo_consumers(keys.TRACKS, keys.TRACKS_GROUP)
+        except (redis.RedisError, TimeoutError):
+            return True
+        mine = self._consumer.encode()
+        return all(other["name"] == mine or other["idle"] > OTHERS_SILENT_S * 1000 for other in consumers)
+
     async def done(self, entry: TrackEntry) -> None:
         """Acknowledges and deletes what is stored. Waits for Redis if need be; doing it twice is harmless."""
-        await self._link.until_done(lambda: self._end([entry.entry_id]))
+        await self._link.until_done(lambda: self._end(entry.entry_id))
 
     async def give_up(self, entry: TrackEntry, reason: Reason) -> None:
         """Ends a message that can't be stored, and counts it."""
-        await self._link.until_done(lambda: self._end([entry.entry_id], entry.message.camera, reason))
+        await self._link.until_done(lambda: self._end(entry.entry_id, entry.message.camera, reason))
 
     async def _read_once(self) -> _Entries:
         if self._history is not None:
@@ -124,6 +163,7 @@ class TrackReader:
         )
         if reply[2]:
             log.warning("tracks: %d entries were trimmed before they were stored", len(reply[2]))
+            await self._client.hincrby(keys.DROPS, keys.drop_field(NOBODY, Reason.TRIMMED), len(reply[2]))
         return reply[1]
 
     async def _readable(self, entries: _Entries) -> list[TrackEntry]:
@@ -131,20 +171,18 @@ class TrackReader:
         for entry_id, fields in entries:
             try:
                 if not fields:
-                    raise MalformedMessage("the entry was trimmed before it was stored")
+                    log.warning("tracks: entry %s was trimmed before it was stored", entry_id.decode())
+                    await self._end(entry_id, NOBODY, Reason.TRIMMED)
+                    continue
                 readable.append(TrackEntry(entry_id, TrackMessage.from_fields(fields)))
             except MalformedMessage as error:
                 log.warning("tracks: entry %s skipped: %s", entry_id.decode(), error)
-                await self._end([entry_id])
+                await self._end(entry_id, NOBODY, Reason.MALFORMED)
         return readable
 
-    async def _end(self, entry_ids: list[bytes], camera: str = "", drop: Reason | None = None) -> None:
-        async with self._client.pipeline(transaction=True) as pipe:
-            pipe.xack(keys.TRACKS, keys.TRACKS_GROUP, *entry_ids)
-            pipe.xdel(keys.TRACKS, *entry_ids)
-            if drop is not None:
-                pipe.hincrby(keys.DROPS, keys.drop_field(camera, drop), 1)
-            await pipe.execute()
+    async def _end(self, entry_id: bytes, camera: str = "", drop: Reason | None = None) -> None:
+        field = keys.drop_field(camera, drop) if drop is not None else ""
+        await self._end_track(keys=[keys.TRACKS, keys.DROPS], args=[keys.TRACKS_GROUP, entry_id, field])
 
     async def _make_group(self) -> None:
         try:

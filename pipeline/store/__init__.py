@@ -13,6 +13,7 @@ from pipeline.store.records import (
     EventPage,
     EventRecord,
     UnknownCrop,
+    View,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "EventRecord",
     "EventStore",
     "UnknownCrop",
+    "View",
 ]

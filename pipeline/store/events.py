@@ -8,9 +8,11 @@ does.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.orm import Session
 
 from pipeline.clock import Clock, SystemClock
@@ -25,8 +27,10 @@ from pipeline.messages import (
 )
 from pipeline.reasons import Reason
 from pipeline.store.again import Answer, Asking, mark_asked, refusal
-from pipeline.store.crop_files import CropFiles, Picture
+from pipeline.store.cameras import CameraChanges
+from pipeline.store.crop_files import CropFiles, Picture, Pictures
 from pipeline.store.database import Database
+from pipeline.store.deliveries import Deliveries
 from pipeline.store.outcome import CropOutcome, judge
 from pipeline.store.pruning import Pruner
 from pipeline.store.records import (
@@ -36,14 +40,20 @@ from pipeline.store.records import (
     EventPage,
     EventRecord,
     UnknownCrop,
+    View,
     cursor_of,
     read_cursor,
     read_search_cursor,
     search_cursor_of,
+    views_before,
 )
 from pipeline.store.rows import crop_row_of, description_record_of, description_row_of, facts_of, record_of
-from pipeline.store.schema import CropRow, DescriptionRow, EventRow, PromptRow
+from pipeline.store.schema import CropPictureRow, CropRow, DescriptionRow, EventRow, EventVectorRow, PromptRow
 from pipeline.store.search import events_of, find_numbers, index_event, index_missing, needs_index
+from pipeline.store.vectors import Vectors
+
+if TYPE_CHECKING:
+    from pipeline.store.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +64,18 @@ _UNFINISHED = (CropOutcome.QUEUED.value, CropOutcome.RUNNING.value)
 
 
 class EventStore:
-    """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` for pictures."""
+    """Where events are kept: SQL for facts and words, files under ``data_dir/crops`` or an S3 bucket for pictures."""
 
-    def __init__(self, config: StoreConfig, clock: Clock | None = None) -> None:
+    def __init__(self, config: StoreConfig, clock: Clock | None = None, outbox: Outbox | None = None) -> None:
+        """``outbox``: is told of each change within its transaction; None: nobody is to be told."""
         self._clock = clock or SystemClock()
+        self._outbox = outbox
         self._database = Database(config)
-        self._files = CropFiles(config.data_dir / "crops")
+        self._files = _pictures(config)
         self.pruner = Pruner(self._database, self._files)
+        self.vectors = Vectors(self._database)
+        self.deliveries = Deliveries(self._database, self._clock)
+        self.cameras = CameraChanges(self._database, self._clock)
         if (count := index_missing(self._database)) > 0:
             log.info("%d events were added to the search index", count)
 
@@ -72,11 +87,45 @@ class EventStore:
         """Notes a start, an update or an end of a track."""
         return self._database.write(lambda session: self._apply_track(session, message))
 
-    def add_crop(self, message: CropMessage, jpeg: bytes | None) -> EventRecord:
-        """Notes a crop; its event too, when the crop is the first news of it. ``None``: its picture had expired."""
-        # The file comes first: a row never names a file that isn't there.
+    def add_crop(self, message: CropMessage, jpeg: bytes | None, others: Sequence[View] = ()) -> EventRecord:
+        """Notes a crop; its event too, when the crop is the first news of it.
+
+        Args:
+            message: the crop.
+            jpeg: its picture; None: it had expired.
+            others: further pictures of the same person, oldest first.
+        """
+        # Files come first: a row never names a file that isn't there.
         picture = self._files.add(jpeg) if jpeg is not None else None
-        return self._database.write(lambda session: self._add_crop(session, message, picture))
+        further = [(self._files.add(other.jpeg), other.frame_id) for other in others]
+        return self._database.write(lambda session: self._add_crop(session, message, picture, further))
+
+    def other_views(self, crop_id: str) -> list[View]:
+        """The further pictures that were added with a crop and are still kept, oldest first."""
+        query = select(CropPictureRow.sha256, CropPictureRow.frame_id).where(CropPictureRow.crop_id == crop_id)
+        rows = self._database.read(lambda session: session.execute(query.order_by(CropPictureRow.place)).all())
+        found = ((self._files.read(sha256), frame_id) for sha256, frame_id in rows)
+        return [View(jpeg, frame_id) for jpeg, frame_id in found if jpeg is not None]
+
+    def pictures(self, event_id: str) -> list[str]:
+        """SHA-256 of every picture of an event, crop by crop, the pictures of each in the order of their frames."""
+
+        def work(session: Session) -> list[str]:
+            names: list[str] = []
+            for crop in session.scalars(select(CropRow).where(CropRow.event_id == event_id).order_by(CropRow.time)):
+                rows = select(CropPictureRow).where(CropPictureRow.crop_id == crop.crop_id)
+                views = [(row.sha256, row.frame_id) for row in session.scalars(rows.order_by(CropPictureRow.place))]
+                before = views_before([frame_id for _, frame_id in views], crop.frame_id)
+                own = [crop.sha256] if crop.sha256 else []
+                others = [sha256 for sha256, _ in views]
+                names += [*others[:before], *own, *others[before:]]
+            return list(dict.fromkeys(names))
+
+        return self._database.read(work)
+
+    def picture(self, event_id: str, sha256: str) -> bytes | None:
+        """One of :meth:`pictures`; None when it is none of the event's, or no longer kept."""
+        return self._files.read(sha256) if sha256 in self.pictures(event_id) else None
 
     def begin_description(self, crop_id: str) -> EventRecord | None:
         """Notes that a description is being made; None when there is one already and no other was asked for.
@@ -145,9 +194,8 @@ class EventStore:
             answer = refusal(crop, has_words=event.description is not None, force=force, now=now)
             if crop is None or crop.sha256 is None or answer is not None:
                 return Asking(answer or Answer.NO_PICTURE, _records(session, [event])[0])
-            try:
-                jpeg = self._files.path(crop.sha256).read_bytes()
-            except FileNotFoundError:
+            jpeg = self._files.read(crop.sha256)
+            if jpeg is None:
                 return Asking(Answer.NO_PICTURE, _records(session, [event])[0])
             before = (crop.outcome, crop.reason)
             message = mark_asked(crop, event, now, deadline)
@@ -257,6 +305,15 @@ class EventStore:
 
         return self._database.read(work)
 
+    def get_all(self, event_ids: Sequence[str]) -> list[EventRecord]:
+        """These events, in this order; without those that are gone."""
+
+        def work(session: Session) -> list[EventRecord]:
+            rows = {row.id: row for row in session.scalars(select(EventRow).where(EventRow.id.in_(event_ids)))}
+            return list(_records(session, [rows[i] for i in event_ids if i in rows]))
+
+        return self._database.read(work)
+
     def get(self, event_id: str) -> EventRecord | None:
         """One event, None when there is none of that id."""
 
@@ -276,15 +333,23 @@ class EventStore:
 
         return self._database.read(work)
 
-    def crop_path(self, event_id: str) -> Path | None:
-        """The file of the picture that is shown for an event, None when there is none."""
+    def crop(self, event_id: str) -> str | None:
+        """SHA-256 of the picture that is shown for an event, None when there is none."""
 
         def work(session: Session) -> str | None:
             best = select(CropRow.sha256).join(EventRow, EventRow.best_crop_id == CropRow.crop_id)
             return session.scalars(best.where(EventRow.id == event_id)).one_or_none()
 
-        sha256 = self._database.read(work)
-        if sha256 is None:
+        return self._database.read(work)
+
+    def read_picture(self, sha256: str) -> bytes | None:
+        """A picture by its SHA-256, which is only ever one from this store; None when it is no longer kept."""
+        return self._files.read(sha256)
+
+    def crop_path(self, event_id: str) -> Path | None:
+        """The file of :meth:`crop`; None also when pictures are kept elsewhere than in files."""
+        sha256 = self.crop(event_id)
+        if sha256 is None or not isinstance(self._files, CropFiles):
             return None
         path = self._files.path(sha256)
         return path if path.exists() else None
@@ -301,6 +366,7 @@ class EventStore:
         event.last_seen = max(event.last_seen, message.last_seen)
         event.touched = self._clock.now()
         event.announced_crop_id = message.crop_id or event.announced_crop_id
+        _note_zones(event, message.zones)
         if message.phase == TrackPhase.END:
             interrupted = message.reason in _INTERRUPTIONS
             event.state = (EventState.INTERRUPTED if interrupted else EventState.ENDED).value
@@ -310,11 +376,18 @@ class EventStore:
             event.state, event.end_reason, event.gave_up = EventState.ACTIVE.value, None, False
         return self._settled(session, event)
 
-    def _add_crop(self, session: Session, message: CropMessage, picture: Picture | None) -> EventRecord:
+    def _add_crop(
+        self,
+        session: Session,
+        message: CropMessage,
+        picture: Picture | None,
+        others: Sequence[tuple[Picture, int | None]],
+    ) -> EventRecord:
         event = session.get(EventRow, event_id_of(message.track), with_for_update=True)
         if event is None:
             event = self._new_event(session, message.track, message.camera, message.label, message.time)
             event.box, event.score = list(message.box), message.score
+        _note_zones(event, message.zones)
         crop = session.get(CropRow, message.crop_id)
         if crop is None:
             event.first_seen = min(event.first_seen, message.time)
@@ -323,6 +396,12 @@ class EventStore:
             session.add(crop_row_of(message, event.id, picture, self._clock.now()))
         elif crop.sha256 is None and picture is not None:
             crop.sha256, crop.bytes = picture.sha256, picture.size
+        session.flush()
+        for place, (other, frame_id) in enumerate(others):
+            if session.get(CropPictureRow, (message.crop_id, place)) is None:
+                row = CropPictureRow(crop_id=message.crop_id, place=place, sha256=other.sha256, bytes=other.size)
+                row.frame_id = frame_id
+                session.add(row)
         return self._settled(session, event)
 
     def _new_event(self, session: Session, track: str, camera: str, label: str, seen: float) -> EventRow:
@@ -364,12 +443,16 @@ class EventStore:
         )
         words = session.get(DescriptionRow, verdict.described_by) if verdict.described_by else None
         event.description_state = verdict.state.value
+        if event.description is not None and (words is None or words.text != event.description):
+            session.execute(delete(EventVectorRow).where(EventVectorRow.event_id == event.id))
         event.description = words.text if words else None
         event.model = words.model if words else None
         event.attributes = words.attributes if words else None
         event.reason = verdict.reason.value
         event.best_crop_id = verdict.best_crop
         event.updated = self._clock.now()
+        if self._outbox is not None:
+            self._outbox.note(session, event, event.updated)
         index_event(session, event)
         session.flush()
         session.expire(event, ["image_tokens"])
@@ -380,6 +463,19 @@ def _records(session: Session, rows: list[EventRow]) -> tuple[EventRecord, ...]:
     best = [row.best_crop_id for row in rows if row.best_crop_id is not None]
     crops = {crop.crop_id: crop for crop in session.scalars(select(CropRow).where(CropRow.crop_id.in_(best)))}
     return tuple(record_of(row, crops.get(row.best_crop_id or "")) for row in rows)
+
+
+def _pictures(config: StoreConfig) -> Pictures:
+    if config.crops_url is None:
+        return CropFiles(config.data_dir / "crops")
+    from pipeline.store.crop_objects import CropObjects
+
+    return CropObjects(config.crops_url)
+
+
+def _note_zones(event: EventRow, zones: Sequence[str]) -> None:
+    """Zones that the person has been in; they only ever become more."""
+    event.zones = list(dict.fromkeys([*(event.zones or ()), *zones])) or None
 
 
 def _locked(session: Session, event_id: str) -> EventRow:

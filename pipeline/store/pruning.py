@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select
+from sqlalchemy import ColumnElement, CompoundSelect, and_, delete, exists, func, or_, select, union
 from sqlalchemy.orm import Session
 
 from pipeline.config.retention import RetentionConfig
 from pipeline.messages import EventState
-from pipeline.store.crop_files import CropFiles
+from pipeline.store.crop_files import Pictures, StoredFile, file_of
 from pipeline.store.database import Database
 from pipeline.store.outcome import CropOutcome
-from pipeline.store.schema import CropRow, EventRow
+from pipeline.store.schema import CropPictureRow, CropRow, EventRow
 
 GIB = 1024**3
 DAY_S = 86_400.0
@@ -57,7 +56,7 @@ class Pruned:
 class Pruner:
     """Blocking: async callers use ``asyncio.to_thread``. Raises ``SQLAlchemyError`` and ``OSError``."""
 
-    def __init__(self, database: Database, files: CropFiles) -> None:
+    def __init__(self, database: Database, files: Pictures) -> None:
         self._database = database
         self._files = files
 
@@ -80,13 +79,14 @@ class Pruner:
         def work(session: Session) -> tuple[list[str], list[str]]:
             query = select(EventRow.id).where(EventRow.id.in_(ids), _may_go(now))
             going = list(session.scalars(query.with_for_update(skip_locked=True)))
-            pictures = select(CropRow.sha256).where(CropRow.event_id.in_(going), CropRow.sha256.is_not(None)).distinct()
-            names = [name for name in session.scalars(pictures) if name is not None]
+            own = select(CropRow.sha256).where(CropRow.event_id.in_(going), CropRow.sha256.is_not(None))
+            others = select(CropPictureRow.sha256).join(CropRow).where(CropRow.event_id.in_(going))
+            names = [name for name in session.scalars(union(own, others)) if name is not None]
             session.execute(delete(EventRow).where(EventRow.id.in_(going)))  # the rest by cascade
             return going, names
 
         going, names = self._database.write(work)
-        freed = self._files.delete_unused([self._files.path(name) for name in names], self._used)
+        freed = self._files.delete_unused([file_of(name) for name in names], self._used)
         return Pruned(len(going), freed)
 
     def measure_pictures(self, limit: int) -> int:
@@ -101,16 +101,16 @@ class Pruner:
             self._database.write(lambda session: _note_sizes(session, sizes))
         return len(sizes)
 
-    def orphans(self) -> Iterator[list[Path]]:
+    def orphans(self) -> Iterator[list[StoredFile]]:
         """Pictures past the grace that no event names (a crash came between row and file), folder by folder (R69)."""
-        for folder in self._files.subfolders():
-            paths = self._files.old_files(folder)
-            used = self._used([path.stem for path in paths])
-            yield [path for path in paths if path.stem not in used]
+        for folder in self._files.folders():
+            files = self._files.old_files(folder)
+            used = self._used([file.sha256 for file in files if file.sha256 is not None])
+            yield [file for file in files if file.sha256 not in used]
 
-    def delete_orphans(self, paths: Sequence[Path]) -> int:
+    def delete_orphans(self, files: Sequence[StoredFile]) -> int:
         """Deletes these files unless an event names them by now. Returns the bytes freed."""
-        return self._files.delete_unused(paths, self._used)
+        return self._files.delete_unused(files, self._used)
 
     def _too_old(self, config: RetentionConfig, now: float) -> Iterator[Doomed]:
         limits: list[ColumnElement[bool]] = []
@@ -124,7 +124,9 @@ class Pruner:
             yield from self._doomed(or_(*limits), now, PruneReason.AGE)
 
     def _too_much(self, limit: float, now: float, going: list[Doomed]) -> Iterator[Doomed]:
-        total = self._database.read(lambda session: session.scalar(select(func.sum(CropRow.bytes)))) or 0
+        total = self._database.read(
+            lambda session: sum(session.scalar(select(func.sum(kind.bytes))) or 0 for kind in (CropRow, CropPictureRow))
+        )
         total -= sum(event.bytes for event in going)
         if total <= limit:
             return
@@ -138,8 +140,13 @@ class Pruner:
 
     def _doomed(self, which: ColumnElement[bool], now: float, reason: PruneReason) -> Iterator[Doomed]:
         """Page by page, each a short read of its own, oldest first."""
-        size = select(func.coalesce(func.sum(CropRow.bytes), 0)).where(CropRow.event_id == EventRow.id)
-        query = select(EventRow.id, EventRow.label, EventRow.first_seen, EventRow.last_seen, size.scalar_subquery())
+        own = select(func.coalesce(func.sum(CropRow.bytes), 0)).where(CropRow.event_id == EventRow.id)
+        others = select(func.coalesce(func.sum(CropPictureRow.bytes), 0)).join(
+            CropRow, CropRow.crop_id == CropPictureRow.crop_id
+        )
+        others = others.where(CropRow.event_id == EventRow.id)
+        size = own.scalar_subquery() + others.scalar_subquery()
+        query = select(EventRow.id, EventRow.label, EventRow.first_seen, EventRow.last_seen, size)
         query = query.where(which, _may_go(now)).order_by(EventRow.first_seen, EventRow.id).limit(_LIST)
         page = query
         while True:
@@ -153,8 +160,11 @@ class Pruner:
             page = query.where(EventRow.first_seen >= first_seen, or_(EventRow.first_seen > first_seen, same))
 
     def _used(self, names: list[str]) -> set[str]:
-        query = select(CropRow.sha256).where(CropRow.sha256.in_(names)).distinct()
-        return {name for name in self._database.read(lambda session: list(session.scalars(query))) if name is not None}
+        own = select(CropRow.sha256).where(CropRow.sha256.in_(names))
+        query: CompoundSelect[tuple[str]] = union(
+            own, select(CropPictureRow.sha256).where(CropPictureRow.sha256.in_(names))
+        )
+        return set(self._database.read(lambda session: list(session.scalars(query))))
 
 
 def _may_go(now: float) -> ColumnElement[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,14 @@ class UnknownCrop(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A further picture of the person that a crop shows, and the frame that it was cut out of."""
+
+    jpeg: bytes
+    frame_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DescriptionMeta:
     """How a description came about: the exact request and how it went.
 
@@ -34,6 +42,8 @@ class DescriptionMeta:
         options: sampling parameters and options of the picture processor.
         image_tokens: how many tokens of the prompt the pictures took, None where the backend doesn't say.
         attributes: structured answer, None without one.
+        raw: the answer as the model wrote it; None where that is not known.
+        form: "valid", "repaired" or "text"; None where that is not known.
     """
 
     model: str
@@ -50,6 +60,8 @@ class DescriptionMeta:
     options: Mapping[str, Any] = field(default_factory=dict)
     image_tokens: int | None = None
     attributes: Mapping[str, Any] | None = None
+    raw: str | None = None
+    form: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,8 @@ class DescriptionRecord:
             "pictures": list(meta.pictures),
             "options": dict(meta.options),
             "finish_reason": meta.finish_reason,
+            "form": meta.form,
+            "raw": meta.raw,
             "image_tokens": meta.image_tokens,
             "prompt_tokens": meta.prompt_tokens,
             "cached_tokens": meta.cached_tokens,
@@ -89,7 +103,7 @@ class EventFilter:
 
     Attributes:
         text: words, ``"phrases"``, ``begin*`` and ``-without``; see :func:`pipeline.store.search_text.read_query`.
-        attributes: (path, value) pairs, ``("upper.colour", "red")``; a value's single words match too.
+        attributes: (path, value) pairs, ``("upper.colours", "red")``; a value's single words match too.
         since, until: bounds of ``first_seen``, seconds since the epoch; the first is included, the second is not.
     """
 
@@ -97,6 +111,7 @@ class EventFilter:
     state: EventState | None = None
     label: str | None = None
     zone: str | None = None
+    rule: str | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     text: str = ""
     since: float | None = None
@@ -132,6 +147,7 @@ class EventRecord:
         box, score: the track's latest, while there is no crop.
         crop: the picture that the words are about, or the best one so far.
         image_tokens: what the picture took in the prompt for the words; None without words or where nobody said.
+        rules: names of the alert rules that it matched, in the order in which it did.
         announced_crop_id: the newest published crop; its picture waits in Redis until a describer takes it.
     """
 
@@ -152,6 +168,7 @@ class EventRecord:
     image_tokens: int | None
     zones: tuple[str, ...]
     attributes: Mapping[str, Any] | None
+    rules: tuple[str, ...]
     crop: CropRecord | None
     announced_crop_id: str | None
     created: float
@@ -188,6 +205,7 @@ class EventRecord:
             "image_tokens": self.image_tokens,
             "zones": list(self.zones),
             "attributes": None if self.attributes is None else dict(self.attributes),
+            "rules": list(self.rules),
             "created": iso(self.created),
             "updated": iso(self.updated),
         }
@@ -199,6 +217,16 @@ class EventPage:
 
     events: tuple[EventRecord, ...]
     next: str | None
+
+
+def views_before(frames: Sequence[int | None], own: int) -> int:
+    """How many of the further pictures, oldest first, are older than the crop's ``own`` frame.
+
+    Where frames aren't known the first is, and no other: a track's best view lies between its first and its last one.
+    """
+    if any(frame is None for frame in frames):
+        return min(1, len(frames))
+    return sum(1 for frame in frames if frame is not None and frame < own)
 
 
 def cursor_of(first_seen: float, event_id: str) -> str:

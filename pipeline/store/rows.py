@@ -64,6 +64,7 @@ def message_of(crop: CropRow, event: EventRow, picture_key: str, now: float, dea
         height=crop.height,
         frame_width=crop.frame_width,
         frame_height=crop.frame_height,
+        zones=tuple(event.zones or ()),
     )
 
 
@@ -84,6 +85,8 @@ def description_row_of(crop: CropRow, text: str, meta: DescriptionMeta, now: flo
         pictures=list(meta.pictures) or own,
         options=dict(meta.options),
         image_tokens=meta.image_tokens,
+        raw=None if meta.raw is None else _storable(meta.raw),
+        form=meta.form,
         created=now,
     )
 
@@ -105,6 +108,8 @@ def description_record_of(row: DescriptionRow, prompt: PromptRow | None) -> Desc
         options=row.options or {},
         image_tokens=row.image_tokens,
         attributes=row.attributes,
+        raw=row.raw,
+        form=row.form,
     )
     return DescriptionRecord(row.crop_id, row.text, meta, row.created)
 
@@ -138,6 +143,7 @@ def record_of(event: EventRow, crop: CropRow | None) -> EventRecord:
         image_tokens=event.image_tokens if event.description is not None else None,
         zones=tuple(event.zones or ()),
         attributes=event.attributes,
+        rules=tuple(event.rules or ()),
         crop=crop_record_of(crop) if crop else None,
         announced_crop_id=event.announced_crop_id,
         created=event.created,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, String, Text, select
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String, Text, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
 
@@ -29,6 +29,8 @@ class EventRow(Base):
     crops that were announced are not waited for any more. ``announced_crop_id``: the newest crop that ingest published;
     until a describer takes it, its picture is in Redis only. ``attributes``: those of the shown description.
     ``zones``: the camera's zones that the person was seen in; None where nobody said.
+    ``rules``: names of the alert rules that the event matched. ``told``: what has been told of it, as
+    :class:`pipeline.delivery.facts.Told` writes it; None before anything was, or where nobody is told anything.
     """
 
     __tablename__ = "events"
@@ -59,6 +61,8 @@ class EventRow(Base):
     model: Mapped[str | None] = mapped_column(String(300), default=None)
     zones: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
     attributes: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    rules: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    told: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
     created: Mapped[float]
     updated: Mapped[float]
     touched: Mapped[float]
@@ -102,11 +106,28 @@ class CropRow(Base):
     created: Mapped[float]
 
 
+class CropPictureRow(Base):
+    """A further picture of the person that a crop shows: the first or the last view of the track. Oldest first.
+
+    ``frame_id``: the frame that it was cut out of, None where that is not known.
+    """
+
+    __tablename__ = "crop_pictures"
+    __table_args__ = (Index("crop_pictures_by_picture", "sha256"),)
+
+    crop_id: Mapped[str] = mapped_column(ForeignKey("crops.crop_id", ondelete="CASCADE"), primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sha256: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int]
+    frame_id: Mapped[int | None] = mapped_column(BigInteger, default=None)
+
+
 class DescriptionRow(Base):
     """The words that a model found for a crop, and the exact request. One a crop: storing them twice changes nothing.
 
     ``pictures``: SHA-256 of the pictures in the prompt, in their order. ``options``: sampling and picture processor.
-    ``image_tokens``: how many tokens of the prompt the pictures took; None where the backend doesn't say.
+    ``image_tokens``: how many tokens of the prompt the pictures took; None where the backend doesn't say. ``raw``: the
+    answer as the model wrote it, ``form``: what had to be done to read it (:class:`pipeline.answers.AnswerForm`).
     """
 
     __tablename__ = "descriptions"
@@ -125,6 +146,8 @@ class DescriptionRow(Base):
     pictures: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
     options: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), default=None)
     image_tokens: Mapped[int | None] = mapped_column(default=None)
+    raw: Mapped[str | None] = mapped_column(Text, default=None)
+    form: Mapped[str | None] = mapped_column(String(10), default=None)
     created: Mapped[float]
 
 
@@ -154,6 +177,96 @@ class EventTextRow(Base):
     event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), unique=True)
     words: Mapped[str] = mapped_column(Text)
     tags: Mapped[str] = mapped_column(Text)
+
+
+class EventVectorRow(Base):
+    """The embedding of an event's words: float32, of length 1.
+
+    ``number`` grows and is never used again, so that what is new is known.
+    """
+
+    __tablename__ = "event_vectors"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), unique=True)
+    model: Mapped[str] = mapped_column(String(300))
+    vector: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class DeliveryRow(Base):
+    """An event's messages to one target: at most one that is being delivered, and what is to be told after it.
+
+    ``sequence``: messages that were made so far. ``body``: the newest of them while it isn't delivered, word by word
+    the same for each attempt; None when it is. ``changes``: what came about since it was made. ``since``: when the
+    oldest of what waits came about; ``due``: when to try next; both None when nothing waits.
+    """
+
+    __tablename__ = "deliveries"
+    __table_args__ = (
+        Index("deliveries_due", "target", "due"),
+        Index("deliveries_of_event", "event_id"),
+    )
+
+    target: Mapped[str] = mapped_column(String(64), primary_key=True)
+    event_id: Mapped[str] = mapped_column(ForeignKey("events.id", ondelete="CASCADE"), primary_key=True)
+    sequence: Mapped[int] = mapped_column(default=0)
+    changes: Mapped[list[str]] = mapped_column(JSON)
+    body: Mapped[str | None] = mapped_column(Text, default=None)
+    attempts: Mapped[int] = mapped_column(default=0)
+    since: Mapped[float | None] = mapped_column(default=None)
+    due: Mapped[float | None] = mapped_column(default=None)
+
+
+class TargetRow(Base):
+    """One target: which process delivers to it, and how that went.
+
+    ``owner``, ``lease_until``: nobody else delivers before then. ``counts``: outcome -> messages. ``failures``:
+    attempts in a row. ``error``: of the last failure, without secrets.
+    """
+
+    __tablename__ = "delivery_targets"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(200), default="")
+    lease_until: Mapped[float] = mapped_column(default=0.0)
+    counts: Mapped[dict[str, int]] = mapped_column(JSON)
+    failures: Mapped[int] = mapped_column(default=0)
+    last_success: Mapped[float | None] = mapped_column(default=None)
+    last_failure: Mapped[float | None] = mapped_column(default=None)
+    error: Mapped[str | None] = mapped_column(Text, default=None)
+
+
+class AlertRow(Base):
+    """How often a rule matched events of a camera.
+
+    ``last``: the last time that it counted; its cooldown runs from then. ``cooled``: matches within the cooldown.
+    """
+
+    __tablename__ = "alert_counts"
+
+    rule: Mapped[str] = mapped_column(String(64), primary_key=True)
+    camera: Mapped[str] = mapped_column(String(64), primary_key=True)
+    last: Mapped[float]
+    matched: Mapped[int] = mapped_column(default=0)
+    cooled: Mapped[int] = mapped_column(default=0)
+
+
+class CameraChangeRow(Base):
+    """What the API changed of a camera: see :class:`pipeline.config.overlay.CameraChange`.
+
+    ``settings`` holds passwords as they are. ``revision``: that of the whole table at the row's last change. Rows stay
+    when they say nothing any more, so that revisions never go back.
+    """
+
+    __tablename__ = "camera_changes"
+
+    camera: Mapped[str] = mapped_column(String(64), primary_key=True)
+    settings: Mapped[dict[str, Any]] = mapped_column(JSON)
+    whole: Mapped[bool]
+    removed: Mapped[bool]
+    revision: Mapped[int] = mapped_column(BigInteger)
+    updated: Mapped[float]
 
 
 # Of the words that are shown: read from their own row, so that there is one truth.

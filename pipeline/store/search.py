@@ -16,6 +16,7 @@ from pipeline.store.search_text import (
     first_number,
     label_tag,
     read_query,
+    rule_tag,
     state_tag,
     tags_of,
     text_of,
@@ -28,7 +29,7 @@ _BATCH = 500
 
 def needs_index(where: EventFilter) -> bool:
     """Whether the index has to be asked; camera and time alone have indexes of their own on the events."""
-    return bool(where.state or where.label or where.zone or where.attributes or query_of(where).terms)
+    return bool(where.state or where.label or where.zone or where.rule or where.attributes or query_of(where).terms)
 
 
 def query_of(where: EventFilter) -> Query:
@@ -42,6 +43,8 @@ def query_of(where: EventFilter) -> Query:
         tags.append(label_tag(where.label))
     if where.zone is not None:
         tags.append(zone_tag(where.zone))
+    if where.rule is not None:
+        tags.append(rule_tag(where.rule))
     return read_query(where.text, tags)
 
 
@@ -81,7 +84,7 @@ def events_of(session: Session, numbers: list[int]) -> list[EventRow]:
 def index_event(session: Session, event: EventRow) -> None:
     """Brings the event's row of the index in line with the event; writes nothing when it is."""
     words = text_of(event.description, event.attributes)
-    tags = tags_of(event.camera, event.label, event.state, event.zones, event.attributes)
+    tags = tags_of(event.camera, event.label, event.state, event.zones, event.attributes, event.rules)
     row = session.scalars(select(EventTextRow).where(EventTextRow.event_id == event.id)).one_or_none()
     if row is None:
         number = _free_number(session, event)

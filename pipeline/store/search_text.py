@@ -80,16 +80,26 @@ def zone_tag(zone: str) -> str:
     return tag("z", zone)
 
 
+def rule_tag(rule: str) -> str:
+    return tag("r", rule)
+
+
 def attribute_tag(path: str, value: str) -> str:
     """``path`` is the key, dots between those of nested ones: ``upper.colour``."""
     return tag("a", f"{' '.join(words_of(path))}={' '.join(words_of(value))}")
 
 
 def tags_of(
-    camera: str, label: str, state: str, zones: Iterable[str] | None, attributes: Mapping[str, Any] | None
+    camera: str,
+    label: str,
+    state: str,
+    zones: Iterable[str] | None,
+    attributes: Mapping[str, Any] | None,
+    rules: Iterable[str] | None = None,
 ) -> str:
     """All tags of an event. An attribute has one for its value and one for each word of it: `dark red` is also red."""
     tags = [EVERY, camera_tag(camera), label_tag(label), state_tag(state), *map(zone_tag, zones or ())]
+    tags += map(rule_tag, rules or ())
     for path, value in _leaves(attributes or {}, ""):
         tags += [attribute_tag(path, part) for part in (value, *words_of(value))]
     return " ".join(dict.fromkeys(tags))

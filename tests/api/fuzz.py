@@ -37,15 +37,23 @@ ROUNDS = 5
 
 @dataclass
 class Report:
-    """What was sent, and what came back."""
+    """What was sent, and what came back. ``seconds``: how long that took in all."""
 
     statuses: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
     slowest_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
         return sum(self.statuses.values())
+
+    def add(self, other: Report) -> None:
+        """Takes in what another piece of the same run has seen."""
+        self.statuses += other.statuses
+        self.seconds += other.seconds
+        self.slowest_s = max(self.slowest_s, other.slowest_s)
+        self.wrong += other.wrong
 
     def as_json(self) -> dict[str, Any]:
         by_route: dict[str, dict[str, int]] = {}
@@ -54,6 +62,7 @@ class Report:
             by_route.setdefault(route, {})[status] = count
         return {
             "requests": self.requests,
+            "seconds": round(self.seconds),
             "slowest_s": round(self.slowest_s, 2),
             "wrong": self.wrong,
             "statuses": by_route,
@@ -66,13 +75,14 @@ def fuzz(url: str, requests: int, number: int = 0) -> Report:
     operations = [result.ok() for result in schema.get_all_operations() if result.ok().path != ENDLESS]
     generating = [operation for operation in operations if operation.path in LIMITS]
     others = [operation for operation in operations if operation.path not in LIMITS]
-    report = Report()
+    report, begun = Report(), time.monotonic()
     with httpx.Client(base_url=url, timeout=LONGEST_S) as client:
         _round(others, round(requests * CHEAP_SHARE), number, client, report)
         # Routes without parameters have few different requests; the rest goes to those that generate.
         for turn in range(ROUNDS):
             if report.requests < requests:
                 _round(generating, requests - report.requests, number + turn, client, report)
+    report.seconds = time.monotonic() - begun
     return report
 
 
@@ -180,7 +190,8 @@ def _consistent(body: dict[str, Any]) -> dict[str, Any]:
             message["content"] = message.get("refusal") or "Hello"
     needs = {"top_logprobs": "logprobs", "stream_options": "stream"}
     dropped = {name for name, other in needs.items() if "messages" in body and not body.get(other)}
-    dropped |= {"stream_options"} if not body.get("stream") else set()
+    dropped |= {"stream_options"} if not body.get("stream") else {"prompt_logprobs"}
+    dropped |= {"max_tokens"} if body.get("max_tokens") == 0 and not body.get("echo") else set()
     dropped |= {"truncate_prompt_tokens"} if body.get("truncate_prompt_tokens") == 0 else set()
     dropped |= {"max_tokens"} if "messages" in body and body.get("max_completion_tokens") is not None else set()
     return {name: value for name, value in body.items() if name not in dropped}
@@ -203,4 +214,5 @@ def _modest(body: dict[str, Any], limit: str) -> dict[str, Any]:
 
 
 def _shown(case: Case) -> str:
-    return repr({"body": case.body, "query": case.query, "path": case.path_parameters})[:600]
+    shown = repr({"body": case.body, "query": case.query, "path": case.path_parameters})
+    return shown.replace(data_url(), "<picture>")[:2000]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import redis
 
 from api.services import Services
+from pipeline.camera_registry import CameraRegistry
 from pipeline.config import CameraConfig, RedisConfig, StoreConfig, WatchwordConfig
+from pipeline.describer_metrics import DescriberMetrics
 from pipeline.image_ladder import ImageLadder
 from pipeline.messages import (
     CameraState,
@@ -22,13 +27,14 @@ from pipeline.messages import (
     TrackPhase,
 )
 from pipeline.queue import keys
-from pipeline.queue.connect import sync_client
-from pipeline.queue.drops import count_drops
+from pipeline.queue.connect import async_blocking_client, async_client, sync_client
+from pipeline.queue.crops import CropReader, CropWriter
+from pipeline.queue.drops import DropCounter
 from pipeline.queue.hub import CameraHub
 from pipeline.queue.preview import PreviewWriter
 from pipeline.queue.status import StatusWriter
 from pipeline.reasons import Reason
-from pipeline.store import DescriptionMeta, EventRecord, EventStore
+from pipeline.store import DescriptionMeta, EventRecord, EventStore, View
 from tests.api.pictures import encoded
 
 PASSWORD = "S3cret"
@@ -55,7 +61,18 @@ class Station:
         self.store = EventStore(self.config.store)
         self.ladder = ImageLadder(self.config.describer)
         hub = CameraHub(redis_url, self.config.redis)
-        self.services = Services(self.config, engine, self.store, hub, "tiny", self.ladder)
+        self.registry = CameraRegistry(CAMERAS, self.store.cameras, hub)
+        self.describing = DescriberMetrics()
+        self.services = Services(
+            self.config,
+            engine,
+            self.store,
+            hub,
+            "tiny",
+            self.ladder,
+            cameras=self.registry,
+            describing=self.describing,
+        )
         self.redis: redis.Redis = sync_client(redis_url)
         self._statuses = StatusWriter(self.redis, self.config.redis)
         self._previews = PreviewWriter(self.redis)
@@ -76,15 +93,26 @@ class Station:
         self._previews.write(camera, jpeg)
 
     def drop(self, camera: str, reason: Reason, n: int = 1) -> None:
-        count_drops(self.redis, camera, reason, n)
+        DropCounter(self.redis).add({(camera, reason): n}, uuid.uuid4().hex)
 
     def person(
-        self, camera: str, number: int, *, seen: float | None = None, picture: bytes | None = None
+        self,
+        camera: str,
+        number: int,
+        *,
+        seen: float | None = None,
+        picture: bytes | None = None,
+        others: Sequence[bytes] = (),
     ) -> EventRecord:
-        """Somebody comes into view, with a picture."""
+        """Somebody comes into view, with a picture and maybe further ones."""
         record = self.track(camera, number, TrackPhase.START, seen=seen)
-        at = record.first_seen
-        crop = CropMessage(
+        views = [View(other) for other in others]
+        return self.store.add_crop(self.crop(camera, number, record.first_seen), picture or encoded(), views)
+
+    def crop(self, camera: str, number: int, at: float | None = None) -> CropMessage:
+        """What ingest would publish of that person."""
+        at = time.time() if at is None else at
+        return CropMessage(
             crop_id=f"{camera}-{number}-1",
             camera=camera,
             track=f"{camera}/t-{number}",
@@ -102,7 +130,22 @@ class Station:
             frame_width=1280,
             frame_height=720,
         )
-        return self.store.add_crop(crop, picture or encoded())
+
+    def bury(self, crop: CropMessage, jpeg: bytes, reason: Reason) -> str:
+        """A describer takes the crop and puts it aside; gives the dead letter's id."""
+
+        async def fail() -> None:
+            client, blocking = async_client(self.redis_url), async_blocking_client(self.redis_url)
+            reader = CropReader(client, blocking, self.config.redis, "d0")
+            held = await asyncio.wait_for(reader.take(), 10)
+            assert held is not None
+            await reader.bury(held, reason)
+            await client.aclose()
+            await blocking.aclose()
+
+        CropWriter(self.redis, self.config.redis).publish(crop, jpeg)
+        asyncio.run(fail())
+        return self.redis.xrevrange(keys.DEAD, count=1)[0][0].decode()
 
     def track(
         self,
@@ -130,9 +173,9 @@ class Station:
         )
         return self.store.apply_track(message)
 
-    def describe(self, record: EventRecord, words: str) -> EventRecord:
+    def describe(self, record: EventRecord, words: str, attributes: Mapping[str, Any] | None = None) -> EventRecord:
         assert record.crop is not None
-        meta = DescriptionMeta("tiny", "0" * 64, "stop", 100, 0, 10, 0.1, 0.5, image_tokens=64)
+        meta = DescriptionMeta("tiny", "0" * 64, "stop", 100, 0, 10, 0.1, 0.5, image_tokens=64, attributes=attributes)
         return self.store.finish_description(record.crop.crop_id, words, meta)
 
     def publish(self, kind: ChangeKind, record: EventRecord, **fields: Any) -> str:

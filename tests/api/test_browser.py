@@ -228,3 +228,67 @@ def test_the_page_files_are_typed_and_kept_until_they_change(http: httpx.Client)
     page = http.get("/").text
     assert "style=" not in page and "onclick" not in page and "<script>" not in page
     assert "/source.tar.gz" in page and "AGPL" in page
+
+
+WALKER = {
+    "upper": {"kind": "rain coat", "colours": ["red", "grey"]},
+    "lower": {"kind": "unknown", "colours": ["unknown"]},
+    "carried": ["umbrella", SCRIPT],
+    "posture": "walking",
+    "activity": "",
+    "helmet": False,
+}
+
+
+def test_attributes_are_labelled_chips_and_each_is_a_filter(browser, url, station):
+    now = time.time()
+    people = [WALKER, {"upper": {"colours": ["blue"]}, "posture": "walking"}, {"posture": "sitting"}, None]
+    views = tuple(encoded(picture(colour)) for colour in ("olive", "navy"))
+    for number, attributes in enumerate(people):
+        record = station.person("front", number, seen=now - 1000 + number, others=views if number == 0 else ())
+        station.track("front", number, TrackPhase.END, seen=now - 1000 + number, stay=2)
+        station.describe(record, f"Person {number}.", attributes)
+
+    def chips(selector: str) -> list[str]:
+        parts = "[chip.querySelector('b').textContent, ...[...chip.childNodes].slice(1).map((n) => n.textContent)]"
+        return browser.run(f"[...document.querySelectorAll('{selector} .chip')].map((chip) => {parts}.join(' '))")
+
+    def shown() -> str:
+        return "[...document.querySelectorAll('.event')].map((e) => e.dataset.event).join()"
+
+    def click(selector: str, label: str) -> None:
+        found = (
+            f"[...document.querySelectorAll('{selector} .chip')].find((chip) => chip.textContent.includes('{label}'))"
+        )
+        browser.run(f"{found}.click()")
+
+    browser.open(url)
+    browser.until("document.querySelectorAll('.event').length === 4")
+    walker = '[data-event="front.t-0"]'
+    # What isn't known is no chip; what a model wrote is text and never markup.
+    said = ["upper rain coat", "upper red", "upper grey", "carried umbrella", f"carried {SCRIPT}"]
+    assert chips(walker) == [*said, "posture walking", "helmet no"]
+    assert browser.run("document.querySelectorAll('.event b b, .event img[onerror]').length") == 0
+    assert chips('[data-event="front.t-3"]') == []
+
+    click(walker, "walking")
+    browser.until(f"{shown()} === 'front.t-1,front.t-0'")
+    click(walker, "red")
+    browser.until(f"{shown()} === 'front.t-0'")
+    assert len(chips("#chosen")) == 2
+    # A filter is taken away by clicking it, and what is found changes with it.
+    click("#chosen", "walking")
+    browser.until("document.querySelectorAll('#chosen .chip').length === 1")
+    click("#chosen", "red")
+    browser.until("document.querySelectorAll('.event').length === 4")
+    assert browser.run("document.querySelector('#chosen').hidden")
+
+    # The details show them too, with all views of the person.
+    browser.run(f"document.querySelector('{walker} .event-camera').click()")
+    browser.until("document.querySelector('#details').open")
+    browser.until("document.querySelectorAll('#details .views img').length === 3")
+    browser.until("[...document.querySelectorAll('#details .views img')].every((image) => image.naturalWidth === 96)")
+    assert "Upper colours" in browser.run(text("#details .facts"))
+    assert browser.errors == []
+    browser.resize(360, 740, mobile=True)
+    assert browser.run("document.documentElement.scrollWidth") <= 360

@@ -98,6 +98,19 @@ def test_penalties_and_truncations_change_what_is_said(client):
         assert greedy(client, max_tokens=24, temperature=1.0, **narrow).choices[0].message.content == plain
 
 
+def test_prompt_logprobs_are_told_of_the_whole_prompt_and_only_when_asked(client):
+    asked = greedy(client, extra_body={"prompt_logprobs": 0})
+    first, *rest = asked.prompt_logprobs
+    assert first is None and len(rest) == asked.usage.prompt_tokens - 1
+    assert all(len(entry) == 1 and next(iter(entry.values()))["logprob"] <= 0 for entry in rest)
+    assert asked.usage.prompt_tokens_details.cached_tokens == 0
+    plain = greedy(client)
+    assert plain.choices == asked.choices and not hasattr(plain, "prompt_logprobs")
+    with pytest.raises(openai.BadRequestError) as refused:
+        greedy(client, stream=True, extra_body={"prompt_logprobs": 1})
+    assert refused.value.param == "prompt_logprobs"
+
+
 def test_logprobs_come_for_each_token_and_are_refused_by_halves(client):
     answer = greedy(client, logprobs=True, top_logprobs=3, max_tokens=5)
     tokens = answer.choices[0].logprobs.content

@@ -79,7 +79,7 @@ def test_e17_a_value_that_cannot_be_obeyed_is_400_that_names_its_field(http, fie
     [
         ("reasoning_effort", "high"),
         ("modalities", ["text", "audio"]),
-        ("prompt_logprobs", 1),
+        ("bad_words", ["x"]),
         ("echo", True),
         ("service_tier", "flex"),
     ],

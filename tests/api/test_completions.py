@@ -79,6 +79,60 @@ def test_logprobs_come_as_parallel_lists(client):
     assert [offset for part in streamed for offset in part.text_offset] == lists.text_offset
 
 
+def scores(choice) -> list[tuple]:
+    lists = choice.logprobs
+    return list(zip(lists.tokens, lists.token_logprobs, lists.top_logprobs, lists.text_offset, strict=True))
+
+
+def test_echo_with_logprobs_tells_the_prompts_own(client, engine):
+    """As evaluation harnesses ask: each token's log-probability is the one that it would have as an answer."""
+    ids = engine.tokenizer.encode("The cat sat on")
+    first, *rest = scores(complete(client, ids, echo=True, logprobs=2, max_tokens=1).choices[0])
+    assert first == (engine.tokenizer.decode(ids[:1]), None, None, 0)
+    assert len(rest) == len(ids)  # the prompt's others, and the one token of the answer
+    for place, (token, logprob, top, offset) in enumerate(rest, 1):
+        forced = {"logit_bias": {str(ids[place]): 100}} if place < len(ids) else {}
+        alone = complete(client, ids[:place], logprobs=2, max_tokens=1, **forced).choices[0].logprobs
+        assert alone.tokens == [token] and offset == sum(len(engine.tokenizer.decode([id])) for id in ids[:place])
+        assert logprob == pytest.approx(alone.token_logprobs[0], abs=1e-3)
+        assert top == pytest.approx(alone.top_logprobs[0], abs=1e-3)
+
+
+def test_max_tokens_zero_scores_the_prompt_and_adds_nothing(client):
+    [one, two] = complete(client, ["The cat sat on", "A dog"], echo=True, logprobs=0, max_tokens=0).choices
+    assert (one.text, two.text) == ("The cat sat on", "A dog") and one.finish_reason == two.finish_reason == "length"
+    assert "".join(one.logprobs.tokens) == one.text and "".join(two.logprobs.tokens) == two.text
+    assert complete(client, echo=True, max_tokens=0).usage.completion_tokens == 0
+
+
+def test_echo_with_logprobs_streams_the_prompt_first(client):
+    fields = dict(prompt=["The cat sat on", "A"], n=2, echo=True, logprobs=1)
+    whole = complete(client, **fields)
+    chunks = list(complete(client, stream=True, **fields))
+    for choice in whole.choices:
+        parts = [c for chunk in chunks for c in chunk.choices if c.index == choice.index]
+        assert "".join(part.text for part in parts) == choice.text
+        told = [entry for part in parts if part.logprobs for entry in scores(part)]
+        assert [(t, o) for t, _, _, o in told] == [(t, o) for t, _, _, o in scores(choice)]
+        assert [p for _, p, _, _ in told][1:] == pytest.approx([p for _, p, _, _ in scores(choice)][1:], abs=1e-3)
+    nothing = list(complete(client, stream=True, **{**fields, "max_tokens": 0}))
+    assert text_of(nothing, 2) == "A" and nothing[-1].choices[0].finish_reason == "length"
+
+
+def test_prompt_logprobs_come_as_vllm_gives_them(client, engine):
+    ids = engine.tokenizer.encode("The cat sat on")
+    choice = complete(client, ids, extra_body={"prompt_logprobs": 2}).choices[0]
+    first, *rest = choice.prompt_logprobs
+    assert first is None and len(rest) == len(ids) - 1
+    echoed = scores(complete(client, ids, echo=True, logprobs=0).choices[0])
+    for token, entry, (text, logprob, _, _) in zip(ids[1:], rest, echoed[1:], strict=False):
+        assert entry[str(token)]["logprob"] == pytest.approx(logprob, abs=1e-3)
+        assert entry[str(token)]["decoded_token"] == text and 2 <= len(entry) <= 3
+        ranks = sorted(value["rank"] for value in entry.values())
+        assert ranks[:2] == [1, 2] and ranks[-1] == entry[str(token)]["rank"]
+    assert choice.text == complete(client, ids).choices[0].text
+
+
 def test_best_of_returns_the_likeliest(client):
     fields = dict(temperature=1.5, seed=11, logprobs=0, max_tokens=4)
 
@@ -157,12 +211,14 @@ async def test_the_async_client_streams(async_client):
         ({"prompt": "x", "best_of": 2, "stream": True}, "best_of"),
         ({"prompt": ["x"] * 100, "n": 3}, "n"),
         ({"prompt": "x", "logprobs": 21}, "logprobs"),
-        ({"prompt": "x", "logprobs": 1, "echo": True}, "logprobs"),
+        ({"prompt": "x", "max_tokens": -1, "echo": True}, "max_tokens"),
         ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options"),
         ({"prompt": "x", "mm_processor_kwargs": {}}, "mm_processor_kwargs"),
         ({"prompt": "x", "add_generation_prompt": True}, "add_generation_prompt"),
         ({"prompt": "x", "messages": []}, "messages"),
-        ({"prompt": "x", "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"prompt": "x", "prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt": "x", "prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"prompt": "x", "store": True}, "store"),
     ],
 )

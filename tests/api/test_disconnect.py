@@ -74,7 +74,7 @@ def step_until(gate: Gate, condition) -> None:
 def check_gone_within_one_step(engine: VLMEngine, gate: Gate, before: set[str]) -> None:
     """The client has left: one more step may run, and then nothing of its request is there."""
     core = engine._core
-    until(lambda: engine._inbox)  # the abort has arrived; the engine looks at it between two steps
+    until(lambda: engine._thread.inbox)  # the abort has arrived; the engine looks at it between two steps
     gate.let_one_through()
     until(lambda: {s.request.request_id for s in core._sequences.values()} == before)
     core.check_integrity()
@@ -83,7 +83,7 @@ def check_gone_within_one_step(engine: VLMEngine, gate: Gate, before: set[str]) 
 def check_nothing_left(engine: VLMEngine) -> None:
     """A18: no request, no page, no feature held, no picture in preparation."""
     core = engine._core
-    until(lambda: not core.has_work and not engine._inbox)
+    until(lambda: not core.has_work and not engine._thread.inbox)
     assert not core._sequences and core.num_waiting == 0
     core.check_integrity()
     core.encoder_cache.check_integrity({})
@@ -101,7 +101,7 @@ def test_a16_a17_while_queued(small_steps, stream):
     with held(engine) as gate, others(server, engine, gate, 2):
         before = requests_of(engine)
         with asking(server, "/v1/chat/completions", chat("Wait.", stream=stream)):
-            until(lambda: engine._inbox)
+            until(lambda: engine._thread.inbox)
             step_until(gate, lambda: engine._core.num_waiting == 1)
         check_gone_within_one_step(engine, gate, before)
     check_nothing_left(engine)
@@ -114,7 +114,7 @@ def test_a17_in_the_middle_of_prefill(small_steps, stream):
         before = requests_of(engine)
         computed = engine.metrics.value("prompt_tokens")
         with asking(server, "/v1/chat/completions", chat("word " * 900, stream=stream)):
-            until(lambda: engine._inbox)
+            until(lambda: engine._thread.inbox)
             # The second chunk at least, and far from the end.
             step_until(gate, lambda: engine.metrics.value("prompt_tokens") > computed + 20)
             assert engine.metrics.value("prompt_tokens") < computed + 500
@@ -130,7 +130,7 @@ def test_a17_in_the_middle_of_encoding_a_picture(small_steps, stream):
         slices, items = engine.metrics.value("encoder_slices"), engine.metrics.value("encoder_items")
         picture = image_part(data_url(photograph(600 + stream)))
         with asking(server, "/v1/chat/completions", chat("Who?", picture, stream=stream)):
-            until(lambda: engine._inbox)
+            until(lambda: engine._thread.inbox)
             step_until(gate, lambda: engine.metrics.value("encoder_slices") > slices + 1)
             assert engine.metrics.value("encoder_items") == items
         check_gone_within_one_step(engine, gate, before)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
+from pipeline.answers import AnswerForm
+from pipeline.describer_metrics import Outcome
+from pipeline.embedder import Embedder
 from pipeline.messages import CameraState, CommandKind, CommandMessage, CropMessage, TrackPhase
 from pipeline.queue import keys
 from pipeline.reasons import REASON_TEXT, Reason
 from tests.api.conftest import error_of
+from tests.api.live_server import LiveServer
 from tests.api.pictures import encoded, picture
 from tests.api.station import PASSWORD
+from tests.pipeline.test_vectors import EmbeddingServer, config_of, embedding
 
 
 def cameras(operator) -> dict[str, dict]:
@@ -252,6 +259,67 @@ def test_a_crop_is_sent_and_asked_about_again(operator, station):
     assert operator.get(url, headers={"If-None-Match": '"other"'}).status_code == 200
 
 
+def test_r59_every_picture_of_an_event_is_listed_and_sent(operator, station):
+    views = [encoded(picture(colour)) for colour in ("olive", "navy", "maroon")]
+    record = station.person("front", 1, picture=views[1], others=(views[0], views[2]))
+    other = station.person("yard", 2, picture=encoded(picture("teal")))
+    shown = operator.get(f"/api/events/{record.id}").json()["pictures"]
+    assert [operator.get(one["url"]).content for one in shown] == views
+    assert [one["sha256"] for one in shown] == [hashlib.sha256(view).hexdigest() for view in views]
+    assert "immutable" in operator.get(shown[0]["url"]).headers["cache-control"]
+    # Only under its own event.
+    assert operator.get(shown[0]["url"].replace(record.id, other.id)).status_code == 404
+    assert operator.get(f"/api/events/{record.id}/pictures/{'0' * 64}.jpg").status_code == 404
+    assert operator.get(f"/api/events/{record.id}/pictures/..%2f..%2fx.jpg").status_code in (400, 404)
+
+
+def test_events_are_found_by_meaning_where_embeddings_are_configured(operator, station):
+    """A real server for embeddings, the app, the store."""
+    refused = operator.get("/api/events/similar", params={"q": "red"})
+    assert (refused.status_code, error_of(refused)["code"]) == (404, "no_embeddings")
+    records = [station.person("front", n) for n in range(2)] + [station.person("yard", 2)]
+    for record, words in zip(records, ("A scarlet parka.", "A puppy.", "A crimson bag."), strict=True):
+        station.describe(record, words)
+    embeddings = EmbeddingServer()
+    embeddings.start()
+    embedder = Embedder(station.store, config_of(embeddings))
+    vectors = {record.id: embedding(station.store.get(record.id).description) for record in records}
+    words = {record.id: station.store.get(record.id).description for record in records}
+    station.store.vectors.add("m1", words, vectors)
+    with LiveServer(replace(station.services, embedder=embedder)) as server:
+        get = httpx.Client(base_url=server.url, timeout=15).get
+        found = get("/api/events/similar", params={"q": "red jacket"}).json()["events"]
+        assert found[0]["id"] == records[0].id and found[0]["similarity"] > 0.99
+        assert [event["similarity"] for event in found] == sorted((e["similarity"] for e in found), reverse=True)
+        only = get("/api/events/similar", params={"q": "red jacket", "camera": "yard"}).json()["events"]
+        assert [event["id"] for event in only] == [records[2].id]
+        assert error_of(get("/api/events/similar", params={"q": " "}))["param"] == "q"
+        embeddings.refuse = True
+        away = get("/api/events/similar", params={"q": "red"})
+        assert (away.status_code, error_of(away)["code"]) == (503, "embeddings_unavailable")
+    embeddings.stop()
+
+
+def test_the_metrics_tell_how_descriptions_fare(operator, station):
+    station.describing.answered(AnswerForm.VALID, 0.3)
+    station.describing.answered(AnswerForm.REPAIRED, None)
+    station.describing.ended(Outcome.DESCRIBED, 4.0)
+    station.describing.ended(Outcome.EXPIRED, None)
+    station.describing.put_off(Reason.ENGINE_BUSY)
+    text = operator.get("/metrics").text
+    for line in (
+        'watchword_describer_answers_total{form="valid"} 1.0',
+        'watchword_describer_answers_total{form="repaired"} 1.0',
+        'watchword_describer_answers_total{form="text"} 0.0',
+        'watchword_describer_crops_total{outcome="described"} 1.0',
+        'watchword_describer_crops_total{outcome="expired"} 1.0',
+        'watchword_describer_put_off_total{reason="engine_busy"} 1.0',
+        'watchword_describer_first_words_seconds_bucket{le="0.5"} 1.0',
+        "watchword_describer_stored_seconds_sum 4.0",
+    ):
+        assert line in text.splitlines()
+
+
 @pytest.mark.parametrize(
     "event", ["nobody", "..", "%2e%2e", "..%2f..%2fwatchword.db", "front.t-1%00", "x" * 201, "a%2fb", "%252e%252e%252f"]
 )
@@ -322,3 +390,38 @@ def test_r45_redis_going_away_is_503_in_words_and_heals_by_itself(tmp_path):
             until(lambda: client.get("/api/cameras").status_code == 200)
             assert client.get("/health/ready").status_code == 200
         station.close()
+
+
+def test_a_dead_letter_is_shown_with_its_reason_and_queued_again(operator, station):
+    crop = station.crop("front", 1)
+    letter = station.bury(crop, encoded(), Reason.ENGINE_ERROR)
+    [shown] = operator.get("/api/queue/dead").json()["letters"]
+    assert (shown["id"], shown["camera"], shown["crop_id"]) == (letter, "front", crop.crop_id)
+    assert shown["reason_text"] == REASON_TEXT[Reason.ENGINE_ERROR]
+    assert operator.get(shown["picture_url"]).content == encoded()
+    queue = operator.get("/api/queue").json()
+    assert (queue["dead"], queue["waiting"], queue["dropped"]) == (1, 0, 1)
+
+    cross = operator.post(f"/api/queue/dead/{letter}/replay", headers={"Sec-Fetch-Site": "cross-site"})
+    assert cross.status_code == 403
+    replayed = operator.post(f"/api/queue/dead/{letter}/replay")
+    assert (replayed.status_code, replayed.json()) == (202, {"queued": True})
+
+    queue = operator.get("/api/queue").json()
+    assert (queue["dead"], queue["waiting"], queue["dropped"]) == (0, 1, 0)
+    [front] = [one for one in queue["cameras"] if one["camera"] == "front"]
+    assert (front["waiting"], front["held"], front["bytes"]) == (1, 0, len(encoded()))
+    assert {one["name"] for one in queue["consumers"]} == {"d0"}
+    again = operator.post(f"/api/queue/dead/{letter}/replay")
+    assert again.status_code == 404 and error_of(again)["code"] == "dead_letter_not_found"
+
+
+def test_a_dead_letter_without_a_picture_can_only_be_thrown_away(operator, station):
+    letter = station.bury(station.crop("front", 1), encoded(), Reason.ENGINE_ERROR)
+    station.redis.delete(keys.dead_picture(letter))
+    [shown] = operator.get("/api/queue/dead").json()["letters"]
+    assert shown["picture_url"] is None
+    refused = operator.post(f"/api/queue/dead/{letter}/replay")
+    assert refused.status_code == 409 and error_of(refused)["code"] == "no_picture"
+    assert operator.delete(f"/api/queue/dead/{letter}").status_code == 204
+    assert operator.delete(f"/api/queue/dead/{letter}").status_code == 404

@@ -102,7 +102,12 @@ def test_a_deleted_response_is_gone(client):
 
 @pytest.mark.parametrize(
     ("query", "param"),
-    [("stream=true", "stream"), ("starting_after=3", "starting_after"), ("include[]=x", "include[]")],
+    [
+        ("stream=true", "stream"),
+        ("starting_after=3", "starting_after"),
+        ("stream=true&starting_after=-1", "starting_after"),
+        ("include[]=x", "include[]"),
+    ],
 )
 def test_what_retrieve_cannot_do_is_400_that_names_it(client, http, query, param):
     response = http.get(f"/v1/responses/{respond(client).id}?{query}")
@@ -146,6 +151,61 @@ def test_deleting_a_background_response_gives_it_up(client, engine):
     until(lambda: engine.metrics.value("num_requests_running") == engine.metrics.value("num_requests_waiting") == 0)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(begun.id)
+
+
+def test_a_background_stream_says_what_any_stream_says(client):
+    events = list(respond(client, background=True, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events]
+    assert kinds[:3] == ["response.created", "response.queued", "response.in_progress"]
+    plain = [event.type for event in respond(client, stream=True)]
+    assert kinds[3:] == plain[2:] and kinds[-1] == "response.incomplete"
+    assert client.responses.retrieve(events[-1].response.id) == events[-1].response
+
+
+def test_a_background_stream_that_broke_is_taken_up_where_it_was(client, engine):
+    with held(engine) as gate:
+        stream = client.responses.create(input="Say much.", background=True, stream=True, **LONG)
+        seen = [next(stream), next(stream)]
+        gate.let_one_through()
+        while seen[-1].type != "response.output_text.delta":
+            gate.let_one_through()
+            seen.append(next(stream))
+        stream.close()  # the client is gone; the response is not
+        begun = seen[0].response
+        assert begun.status == "queued"
+        again = client.responses.retrieve(begun.id, stream=True)
+        assert [next(again) for _ in seen] == seen
+        again.close()
+        going_on = client.responses.retrieve(begun.id, stream=True, starting_after=seen[-1].sequence_number)
+    rest = list(going_on)
+    assert [e.sequence_number for e in (*seen, *rest)] == list(range(len(seen) + len(rest)))
+    assert rest[-1].type == "response.incomplete" and rest[-1].response.usage.output_tokens == 1500
+    said = "".join(e.delta for e in (*seen, *rest) if e.type == "response.output_text.delta")
+    assert said == client.responses.retrieve(begun.id).output_text
+    # Done, it can still be listened to; behind its end there is nothing.
+    assert list(client.responses.retrieve(begun.id, stream=True, starting_after=len(seen) - 1)) == rest
+    assert list(client.responses.retrieve(begun.id, stream=True, starting_after=10**6)) == []
+
+
+def test_cancelling_ends_a_background_stream(client, engine):
+    with held(engine) as gate:
+        stream = client.responses.create(input="Say much.", background=True, stream=True, **LONG)
+        begun = next(stream).response
+        gate.let_one_through()
+        assert client.responses.cancel(begun.id).status == "cancelled"
+        last = list(stream)[-1]
+    assert last.type == "response.incomplete" and last.response.status == "cancelled"
+    until(lambda: engine.metrics.value("num_requests_running") == 0)
+
+
+def test_a_background_streams_events_count_as_stored_bytes(client, server):
+    store = server.app.state.responses
+    plain = respond(client, background=True)
+    until(lambda: client.responses.retrieve(plain.id).status == "incomplete")
+    streamed = list(respond(client, background=True, stream=True))[-1].response
+    sizes = [store._entries[name].size for name in (plain.id, streamed.id)]
+    assert sizes[1] > sizes[0] + 1000
 
 
 def test_only_background_responses_can_be_cancelled(client):

@@ -81,6 +81,19 @@ def test_vllms_extras_are_followed(client, extra, pattern):
     assert re.fullmatch(pattern, choice.message.content) and choice.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("text", ["0", "Ì", "b5"])
+def test_a_top_p_that_is_next_to_nothing_leaves_the_likeliest_of_what_may_follow(client, text):
+    """5e-324 is more than 0, and less than any number that a GPU or torch's float32 knows."""
+    asked = dict(model=MODEL, prompt="A", max_tokens=8, temperature=1.0, top_p=5e-324)
+    choice = client.completions.create(extra_body={"guided_choice": [text]}, **asked).choices[0]
+    assert choice.text == text and choice.finish_reason == "stop"
+    assert client.completions.create(**asked).choices[0].text == greedy_text(client)
+
+
+def greedy_text(client) -> str:
+    return client.completions.create(model=MODEL, prompt="A", max_tokens=8, temperature=0.0).choices[0].text
+
+
 def test_completions_follow_them_too(client):
     asked = dict(model=MODEL, prompt=["A", "B"], max_tokens=20, extra_body={"guided_regex": "[ab]{4}"})
     assert all(re.fullmatch("[ab]{4}", choice.text) for choice in client.completions.create(**asked).choices)

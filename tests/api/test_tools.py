@@ -115,6 +115,46 @@ def test_a_named_tool_is_the_one_called(either):
     check_calls(choice.message.tool_calls)
 
 
+def allowed(mode: str, *names: str) -> dict:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_of_allowed_tools_only_those_are_called(either):
+    fields = dict(tools=chat_tools(), parallel_tool_calls=False, **FIELDS, **no_thinking(either))
+    only = either.chat.completions.create(tool_choice=allowed("required", "set_light"), **fields)
+    [call] = only.choices[0].message.tool_calls
+    assert call.function.name == "set_light" and only.choices[0].finish_reason == "tool_calls"
+    # The model sees what it sees when no other tool is offered.
+    one = either.chat.completions.create(**{**fields, "tools": chat_tools()[1:], "tool_choice": "required"})
+    assert one.usage.prompt_tokens == only.usage.prompt_tokens
+
+
+def test_allowed_tools_leave_it_to_the_model_with_auto(client):
+    answer = client.chat.completions.create(tools=chat_tools(), tool_choice=allowed("auto", "get_weather"), **FIELDS)
+    auto = client.chat.completions.create(tools=chat_tools()[:1], tool_choice="auto", **FIELDS)
+    assert answer.choices[0].message.content == auto.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [allowed("auto"), allowed("auto", "nobody"), allowed("none", "set_light"), {"type": "allowed_tools"}],
+)
+def test_allowed_tools_that_cannot_be_are_400(http, choice):
+    body = {"messages": user(), "tools": chat_tools(), "tool_choice": choice}
+    response = http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400 and error_of(response)["param"].startswith("tool_choice")
+
+
+def test_a_response_with_allowed_tools_shows_them_and_all_that_are_offered(client):
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "set_light"}]}
+    answer = client.responses.create(
+        input="Light!", model=MODEL, tools=flat_tools(), tool_choice=choice, max_output_tokens=400, temperature=1.0
+    )
+    assert {item.name for item in answer.output if item.type == "function_call"} == {"set_light"}
+    assert answer.tool_choice.to_dict() == choice and [tool.name for tool in answer.tools] == list(SCHEMAS)
+
+
 def test_a_streams_deltas_put_together_are_the_whole_answers_calls(either):
     asked = dict(FIELDS, tools=chat_tools(), tool_choice="required", parallel_tool_calls=False, **no_thinking(either))
     whole = either.chat.completions.create(**asked).choices[0]
@@ -298,19 +338,21 @@ def thought(engine: VLMEngine) -> dict:
 def test_reasoning_is_set_apart_whole_and_streamed(thinker, thinking_engine):
     kwargs = {"chat_template_kwargs": {"open_thinking": True}}
     asked = {**FIELDS, **thought(thinking_engine), "extra_body": kwargs, "temperature": 0, "max_tokens": 40}
-    whole = thinker.chat.completions.create(**asked).choices[0].message
+    answer = thinker.chat.completions.create(**asked)
+    whole = answer.choices[0].message
     assert set(whole.reasoning_content.split()) == {"so"} and "so" in whole.content
+    # A word is a token here, and so is the marker.
+    counted = whole.reasoning_content.count("so") + 1
+    assert answer.usage.completion_tokens_details.reasoning_tokens == counted < answer.usage.completion_tokens
     reasoning = content = ""
     for chunk in thinker.chat.completions.create(stream=True, **asked):
         for choice in chunk.choices:
             reasoning += getattr(choice.delta, "reasoning_content", None) or ""
             content += choice.delta.content or ""
     assert (reasoning, content) == (whole.reasoning_content, whole.content)
-    hidden = (
-        thinker.chat.completions.create(**{**asked, "extra_body": {**kwargs, "include_reasoning": False}})
-        .choices[0]
-        .message
-    )
+    unsaid = thinker.chat.completions.create(**{**asked, "extra_body": {**kwargs, "include_reasoning": False}})
+    assert unsaid.usage.completion_tokens_details.reasoning_tokens == counted
+    hidden = unsaid.choices[0].message
     assert not hasattr(hidden, "reasoning_content") and hidden.content == whole.content
 
 
@@ -403,8 +445,11 @@ def test_reasoning_is_an_item_of_its_own(thinker, thinking_engine):
     asked = dict(RESPONSE, extra_body=extra) | {"max_output_tokens": 40, "temperature": 0.0}
     response = thinker.responses.create(**asked)
     assert [item.type for item in response.output] == ["reasoning", "message"]
-    assert set(response.output[0].content[0].text.split()) == {"so"} and "so" in response.output_text
+    said = response.output[0].content[0].text
+    assert set(said.split()) == {"so"} and "so" in response.output_text
+    assert response.usage.output_tokens_details.reasoning_tokens == said.count("so") + 1
     events = list(thinker.responses.create(stream=True, **asked))
     told = "".join(event.delta for event in events if event.type == "response.reasoning_text.delta")
-    assert told == response.output[0].content[0].text
+    assert told == said
+    assert events[-1].response.usage == response.usage
     assert "response.reasoning_text.done" in [event.type for event in events]

@@ -1,6 +1,7 @@
 """`watchword check`: what is well, what is wrong, why, and what to do; with real cameras, servers and files."""
 
 import json
+import resource
 import socket
 import struct
 import subprocess
@@ -10,14 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
 
+from ingest.decoder import device_faults
 from ingest.demo_camera import DemoCamera, PhotoClip
-from pipeline.cli.checks.cameras import check_camera, check_cameras
+from pipeline.cli.checks.cameras import check_camera, check_cameras, check_decoders
 from pipeline.cli.checks.finding import Finding, Level
-from pipeline.cli.checks.machine import check_data_folder, check_limits
+from pipeline.cli.checks.machine import check_data_folder, check_limits, container_task_limit
 from pipeline.cli.checks.models import check_model, check_weights
 from pipeline.cli.checks.redis_server import check_redis
 from pipeline.config import CameraConfig, DetectorConfig, EngineSection, RedisConfig, StoreConfig
@@ -73,6 +76,25 @@ def test_cameras_are_reported_in_their_order_each_with_its_reason(camera: DemoCa
     assert "no stream at that path" in texts[3]
     assert "does not answer in time" in texts[4]
     assert "hunter2" not in "".join(texts)
+
+
+def test_both_streams_of_a_camera_are_tried(camera: DemoCamera, closed_port: int) -> None:
+    both = CameraConfig(id="a", url=camera.url, substream_url=f"rtsp://127.0.0.1:{closed_port}/x", decode="cpu")
+    main, small = check_cameras([both], 5.0)
+    assert (main.subject, main.level) == ("camera a", Level.OK)
+    assert (small.subject, small.level) == ("sub-stream of camera a", Level.PROBLEM)
+    assert "refuses connections" in small.text
+
+
+def test_devices_that_can_decode_are_tried_unless_no_camera_wants_one() -> None:
+    auto, cpu = (CameraConfig(id=decode, url="rtsp://h/x", decode=decode) for decode in ("auto", "cpu"))
+    assert list(check_decoders([cpu])) == []
+    [finding] = check_decoders([cpu, auto])
+    assert finding.level is Level.OK
+    faults = device_faults()
+    for name, fault in faults.items():
+        assert name in finding.text
+        assert fault == "" or fault in finding.text or any(not other for other in faults.values())
 
 
 def test_a_camera_that_sends_no_picture(camera: DemoCamera) -> None:
@@ -198,12 +220,53 @@ def test_sqlite_on_a_network_file_system_is_a_problem_and_postgres_beside_it_is_
     assert first.level is Level.WARNING
 
 
-def test_limits_are_warnings_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R73."""
+def limits(cameras: int = 0) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in check_limits(cameras)}
+
+
+def test_r73_low_limits_are_warnings_that_say_how_much_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's 64 MB of shared memory, few open files, few processes."""
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, 4096))
-    levels = {finding.subject: finding.level for finding in check_limits()}
-    assert levels["open files"] is Level.WARNING
-    assert Level.PROBLEM not in levels.values()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(64))
+    found = limits(cameras=200)
+    assert {finding.level for finding in found.values()} == {Level.WARNING}
+    assert "is 256; raise it to 1856 or more" in found["open files"].text
+    assert "is 256 (ulimit -u)" in found["processes"].text and "1056 or more" in found["processes"].text
+    assert "64 MiB; give the container 256 or more (shm_size)" in found["shared memory"].text
+
+
+def test_r73_limits_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(256))
+    monkeypatch.setattr("pipeline.cli.checks.machine.container_task_limit", lambda: 512)
+    found = limits(cameras=16)
+    assert {finding.level for finding in found.values()} == {Level.OK}
+    assert found["processes"].text == "limit 512 (pids_limit)"
+
+
+def test_r73_shared_memory_that_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(1024, free=8))
+    assert "8 of 1024 MiB left" in limits()["shared memory"].text
+
+
+def usage(total_mib: int, free: int | None = None) -> SimpleNamespace:
+    return SimpleNamespace(total=total_mib << 20, free=(total_mib if free is None else free) << 20)
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [("0::/docker/abc/part", "docker/abc"), ("0::/", "."), ("8:pids:/lxc/x", "pids/lxc"), ("8:cpu:/x", None)],
+)
+def test_r73_the_containers_limit_is_found(tmp_path: Path, line: str, folder: str | None) -> None:
+    """In version 1 and 2 of control groups; also when it is set on a group around ours."""
+    groups = tmp_path / "cgroup"
+    groups.write_text(f"9:memory:/other\n{line}\n")
+    for name in ("docker/abc/part", "pids/lxc/x", "cpu/x"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "pids.max").write_text("max\n" if name != "cpu/x" else "7\n")
+    if folder is not None:
+        (tmp_path / folder / "pids.max").write_text("300\n")
+    assert container_task_limit(tmp_path, groups) == (None if folder is None else 300)
 
 
 # -- models ----------------------------------------------------------------------------------------------------------

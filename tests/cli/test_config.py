@@ -62,7 +62,7 @@ server:
         "line 11: detector.crops_per_camera: unknown key; it belongs under 'redis'",
         "line 12: describr: unknown key; did you mean 'describer'?",
         "line 14: describer is 'hello'; "
-        "must be a section with keys such as system_prompt, prompt, max_tokens, concurrency",
+        "must be a section with keys such as system_prompt, prompt, output, output_schema",
         "line 17: server.port is given twice",
     ]
 
@@ -114,13 +114,13 @@ cameras:
     username: admin
     password: ${CAM_PASSWORD}
 describer:
-  prompt: "literally $${HOST} and $5"
+  system_prompt: "literally $${HOST} and $5"
 server: {port: "${PORT}"}
 """
     environ = {"HOST": "cam.local", "CAM_PASSWORD_FILE": str(secret), "PORT": "81"}
     config = load_config(write(tmp_path, text), environ)
     assert config.cameras[0].source == "rtsp://admin:p%40ss%23w0rd@cam.local/1"
-    assert config.describer.prompt == "literally ${HOST} and $5"
+    assert config.describer.system_prompt == "literally ${HOST} and $5"
     assert config.server.port == 81
 
 

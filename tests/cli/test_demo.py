@@ -42,7 +42,7 @@ def test_the_plan_is_a_valid_configuration_without_secrets(plan: DemoPlan) -> No
 
 def test_the_parts_get_secrets_by_environment_only(plan: DemoPlan) -> None:
     environ = {"PATH": "/bin", "WATCHWORD_SERVER__PORT": "1", "WATCHWORD_CACHE": "/c", "WATCHWORD_LOG_LEVEL": "info"}
-    camera, ingest, serve = plan.parts("redis://:s3cret@h", part_environ(environ))
+    ingest, serve, camera = plan.parts("redis://:s3cret@h", part_environ(environ))
     assert "s3cret" not in str([part.argv for part in (camera, ingest, serve)])
     assert camera.environ is not None and "WATCHWORD_REDIS__URL" not in camera.environ
     for part in (ingest, serve):
@@ -86,7 +86,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr("ingest.weights.resolve_weights", unavailable)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("pipeline.cli.demo_models._in_hub_cache", lambda model: False)
+    monkeypatch.setattr("pipeline.cli.demo_models._is_here", lambda model: False)
     monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path / "cache"))
     return tmp_path
 

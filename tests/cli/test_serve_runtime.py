@@ -211,3 +211,21 @@ async def test_serve_deletes_what_its_retention_says(valkey: EmbeddedValkey, tmp
             return [event["id"] for event in events] == ["front.a-2"]
 
         await until(only_the_young_one)
+
+
+async def test_r63_serve_says_that_its_redis_may_throw_streams_away(
+    valkey: EmbeddedValkey, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = {"backend": "openai", "model": "none", "base_url": "http://127.0.0.1:1/v1"}
+    client = sync_client(valkey.url)
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        async with running(config("none", tmp_path, valkey.url, engine=engine), cameras=True):
+
+            async def said() -> bool:
+                return "maxmemory-policy of Redis is allkeys-lru" in caplog.text
+
+            await until(said)
+    finally:
+        client.config_set("maxmemory-policy", "volatile-ttl")
+        client.close()

@@ -11,15 +11,22 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from prometheus_client.core import Metric
 from pydantic import BaseModel, ConfigDict
 
+from api.metrics import queue_families
+from pipeline.camera_metrics import camera_families, drop_family
 from pipeline.cli.app import cli
 from pipeline.config import WatchwordConfig
 from pipeline.config.load import load_config
 from pipeline.config.problems import kind_at
+from pipeline.messages import CameraState, CameraStatus
+from pipeline.queue.stats import QueueStats
+from pipeline.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
+PROMETHEUS = DOCKER / "prometheus" / "prometheus.yml"
 COMPOSE_FILES = [DOCKER / "compose.yaml", DOCKER / "compose.gpu.yaml"]
 # Variables of others, and the package whose source reads them (None: Python or the shell itself).
 FOREIGN = {
@@ -232,6 +239,43 @@ def test_docker_itself_accepts_the_files() -> None:
         pytest.skip("this docker client has no compose")
     for files in (COMPOSE_FILES[:1], COMPOSE_FILES):
         arguments = [word for path in files for word in ("-f", str(path))]
-        command = ["docker", "compose", *arguments, "--profile", "demo", "config", "--quiet"]
+        command = ["docker", "compose", *arguments, "--profile", "demo", "--profile", "monitoring", "config", "--quiet"]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert run.returncode == 0, run.stderr
+
+
+def test_prometheus_collects_each_metric_once_and_where_it_is_served() -> None:
+    jobs = {job["job_name"]: job for job in yaml.safe_load(PROMETHEUS.read_text())["scrape_configs"]}
+    config = load_config(ROOT / "configs/docker.yaml", {})
+    targets = {name: job["static_configs"][0]["targets"] for name, job in jobs.items()}
+    assert targets == {
+        "ingest": [f"ingest:{config.ingest.metrics_port}"],
+        "serve": [f"serve:{config.server.port}"],
+    }
+    assert config.ingest.metrics_host == "0.0.0.0", "Prometheus runs in another container"
+    [rule] = jobs["serve"]["metric_relabel_configs"]
+    assert (rule["action"], rule["source_labels"]) == ("drop", ["__name__"])
+    ingest = {family.name for family in ingest_families()}
+    serve = {family.name for family in queue_families(QueueStats((), (), 0), {})}
+    assert all(re.fullmatch(rule["regex"], name) for name in ingest)
+    assert not any(re.fullmatch(rule["regex"], name) for name in serve)
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    known = {family.name for family in (*ingest_families(), *queue_families(QueueStats((), (), 0), {}))}
+    known |= {f"{name}_total" for name in known}
+    dashboard = json.loads((DOCKER / "grafana/dashboards/cameras.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    names = {name for text in asked for name in re.findall(r"watchword_\w+", text)}
+    assert names and names <= known
+    source = yaml.safe_load((DOCKER / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"][0]
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {source["uid"]}
+    [provider] = yaml.safe_load((DOCKER / "grafana/provisioning/dashboards/watchword.yml").read_text())["providers"]
+    volumes = compose(DOCKER / "compose.yaml").services["grafana"].volumes
+    assert any(volume.split(":")[1] == provider["options"]["path"] for volume in volumes)
+    assert all((DOCKER / volume.split(":")[0]).exists() for volume in volumes if volume.startswith("."))
+
+
+def ingest_families() -> list[Metric]:
+    status = CameraStatus("a", "a", CameraState.ONLINE, Reason.NONE, 0.0, 0.0)
+    return [*camera_families([status], 0.0), drop_family([status])]

@@ -56,7 +56,7 @@ class Station:
             raise RuntimeError("not started")
         started = time.monotonic()
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(timeout=20), time.monotonic() - started
+        return self._process.wait(timeout=25), time.monotonic() - started
 
     def processes(self) -> dict[str, int]:
         """Part -> pid, by what their command lines say."""
@@ -85,7 +85,7 @@ class Station:
             "detector": {"weights": str(self._weights), "imgsz": 320, "confidence": 0.4},
             "crops": {"early_after_s": 0.5},
             "engine": {"model": str(self._model), "dtype": "float32", "device": "cpu", "num_threads": 1},
-            "describer": {"max_tokens": 12},
+            "describer": {"output": "text", "max_tokens": 12},
             "store": {"data_dir": str(self.folder / "data")},
             "server": {"port": int(self.url.rpartition(":")[2])},
         }

@@ -21,6 +21,7 @@ from vlm_engine.loader import Checkpoint, load
 from vlm_engine.memory import count_blocks
 from vlm_engine.metrics import EngineMetrics
 from vlm_engine.outputs import RequestOutput
+from vlm_engine.pixel_scale import PixelScale
 from vlm_engine.prompt import PreparedPrompt, PriorityClass
 from vlm_engine.runner import ModelRunner
 
@@ -87,6 +88,8 @@ class Harness:
         self.config = EngineConfig(model=str(path), dtype=dtype, device="cpu", kv_cache_memory=1 << 24)
         self.checkpoint: Checkpoint = load(self.config)
         self.intake = Intake(self.config, self.checkpoint, 1 << 20)
+        if self.checkpoint.family.takes_images:
+            self.checkpoint.encoder.pixel_scale = PixelScale.of(self.checkpoint.processor)
 
     def prepare(self, messages: list[dict[str, Any]], **options: Any) -> PreparedPrompt:
         """As :meth:`VLMEngine.prepare` does it, the workers' code run in this process."""
@@ -102,7 +105,7 @@ class Harness:
     def _process(self, images: Sequence[Any], options: dict[str, Any]) -> list[preprocess.ProcessedImage]:
         if not images:
             return []
-        preprocess._use(self.checkpoint.processor, self.checkpoint.family.name)
+        preprocess._use(self.checkpoint.processor, self.checkpoint.family.name, self.checkpoint.encoder.pixel_scale)
         rule = SizeRule(options=options)
         copies = 2 if len(images) > 1 and self.checkpoint.family.counts_images else 1
         packed = [preprocess._process(image, self.config.max_pixels, rule, copies) for image in images]

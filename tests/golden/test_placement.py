@@ -102,10 +102,11 @@ def test_only_what_the_encoder_reads_is_kept(world):
     prompt = world.harness.prepare(user(picture(1, 120, 90), picture(2, 50, 60), "x"))
     for image in prompt.images:
         assert set(image.inputs) == INPUTS[world.kind]
-        features = world.harness.checkpoint.family.encode(image.inputs)
+        checkpoint = world.harness.checkpoint
+        features = checkpoint.family.encode(checkpoint.encoder.scaled(image.inputs))
         assert len(features.rows) == image.num_tokens
         assert all(len(level) == image.num_tokens for level in features.deepstack)
-        assert len(features.deepstack) == world.harness.checkpoint.family.feature_levels - 1
+        assert len(features.deepstack) == checkpoint.family.feature_levels - 1
 
 
 def test_defaults_of_the_checkpoint_do_not_leak_into_explicit_parameters(checkpoint, monkeypatch):

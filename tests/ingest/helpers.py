@@ -42,6 +42,27 @@ class FakeClock:
         self._monotonic += seconds
 
 
+class ShiftedClock:
+    """The machine's clocks, but the time of day is what the test says, and either can be put forward."""
+
+    def __init__(self, now: float | None = None) -> None:
+        self._offset = now - time.time() if now is not None else 0.0
+        self._monotonic_offset = 0.0
+
+    def now(self) -> float:
+        return time.time() + self._offset
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._monotonic_offset
+
+    def advance(self, seconds: float) -> None:
+        """The time of day alone."""
+        self._offset += seconds
+
+    def advance_monotonic(self, seconds: float) -> None:
+        self._monotonic_offset += seconds
+
+
 class NumberedClip:
     """Each picture carries its own number, in sixteen black or white fields that survive the encoder."""
 
@@ -93,10 +114,13 @@ class CollectingSlot(FrameSlot):
 
     def __init__(self, drops) -> None:
         self.frames: list[Frame] = []
+        self.on_frame: Callable[[Frame], object] = lambda frame: None
+        """Called in the reader's thread after each frame."""
         super().__init__(drops, lambda: None)
 
     def put(self, frame: Frame) -> None:
         self.frames.append(frame)
+        self.on_frame(frame)
 
 
 def person(x1: float, y1: float, x2: float, y2: float, score: float = 0.9) -> Detection:

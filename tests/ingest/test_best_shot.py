@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ingest.best_shot import BestShot, covered, quality_of, sharpness, wholeness
+from ingest.best_shot import BestShot, View, covered, quality_of, sharpness, wholeness
 from pipeline.config import CropConfig
 from tests.ingest.helpers import frame_of, person
 
@@ -83,9 +83,9 @@ def test_only_the_best_shot_is_kept_with_everything_of_its_own_frame(bus):
     best = BestShot(CropConfig())
     blurred = cv2.GaussianBlur(bus, (0, 0), 8)
 
-    best.offer(frame_of(blurred, number=1, time=10.0), STANDING, [])
-    best.offer(frame_of(bus, number=2, time=11.0), STANDING, [])
-    best.offer(frame_of(blurred, number=3, time=12.0), STANDING, [])
+    best.offer(View(frame_of(blurred, number=1, time=10.0), STANDING))
+    best.offer(View(frame_of(bus, number=2, time=11.0), STANDING))
+    best.offer(View(frame_of(blurred, number=3, time=12.0), STANDING))
 
     assert (best.best.frame_number, best.best.time, best.best.box) == (2, 11.0, STANDING.box)
     assert (best.best.frame_width, best.best.frame_height) == (810, 1080)
@@ -94,6 +94,6 @@ def test_only_the_best_shot_is_kept_with_everything_of_its_own_frame(bus):
 
 def test_who_is_too_small_has_no_shot(bus):
     best = BestShot(CropConfig())
-    best.offer(frame_of(bus), person(10, 10, 40, 50), [])
+    best.offer(View(frame_of(bus), person(10, 10, 40, 50)))
 
     assert best.best is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingest.buffer import MAX_TRACKS, MessageBuffer, WaitingCrop
+from ingest.buffer import MAX_BYTES, MAX_TRACKS, MessageBuffer, WaitingCrop
 from ingest.counts import DropLedger
 from pipeline.messages import CropKind, TrackPhase
 from pipeline.reasons import Reason
@@ -117,3 +117,21 @@ def test_r48_track_messages_are_bounded_and_updates_go_first():
     assert desk.buffer.sizes() == (0, MAX_TRACKS)
     assert [line for line in desk.rest() if line.endswith("start")] == [f"front/a-{n} start" for n in range(1, 12)]
     assert desk.counted() == {Reason.BUFFER_FULL: 10}
+
+
+def test_first_and_last_pictures_count_for_the_bound_in_bytes():
+    desk = Desk(max_crops=100)
+    part = b"x" * (MAX_BYTES // 9)
+    for n in range(5):
+        desk.buffer.put_crop(WaitingCrop(crop_message(f"front/a-{n}"), part, (part, part)))
+
+    assert desk.buffer.sizes() == (3, 0)
+    assert desk.counted() == {"buffer_full": 2}
+    assert desk.rest() == [f"front/a-{n} early" for n in (2, 3, 4)]
+
+
+def test_one_crop_waits_however_large_it_is():
+    desk = Desk()
+    desk.buffer.put_crop(WaitingCrop(crop_message("front/a-1"), b"x" * (MAX_BYTES + 1)))
+
+    assert desk.rest() == ["front/a-1 early"]

@@ -6,7 +6,6 @@ import logging
 import multiprocessing
 import os
 import threading
-import time
 from itertools import accumulate, pairwise, takewhile
 from urllib.parse import quote
 
@@ -14,10 +13,13 @@ import pytest
 
 from ingest.backoff import Backoff
 from ingest.demo_camera import Access, Credentials, DemoCamera, Faults
+from ingest.frame import Frame
+from ingest.motion import MotionGate
+from pipeline.config import MotionConfig
 from pipeline.messages import CameraState
 from pipeline.reasons import Reason
 from tests.ingest.conftest import FPS
-from tests.ingest.helpers import NoisyClip, NumberedClip, number_of, wait_for
+from tests.ingest.helpers import NoisyClip, NumberedClip, ShiftedClock, number_of, wait_for
 from tests.ingest.watch import Watch, online
 
 PATIENT = {"open_timeout_s": 20, "first_frame_timeout_s": 30, "stall_timeout_s": 30}
@@ -324,8 +326,17 @@ def test_a_camera_with_less_than_a_frame_a_second_is_online(demo):
 
 
 def test_an_idle_camera_decodes_keyframes_only_until_something_moves(demo):
+    """Given a motion gate that looks at what is handed on, as the detector's thread does."""
     camera = demo(gop=10)
+    gate = MotionGate(MotionConfig(hold_s=0.3, look_every_s=0), lost_s=1)
     with Watch(camera.url, fps=60, idle_after_s=0.4, frozen_after_s=0, **{**PATIENT, "stall_timeout_s": 5}) as watch:
+
+        def look(frame: Frame) -> None:
+            gate.wants(frame, in_view=False)
+            if gate.is_open(frame.monotonic):
+                watch.reader.keep_awake()
+
+        watch.slot.on_frame = look
         watch.wait_for_frames(3)
         assert not watch.reader.health().idle, "the picture moves"
         camera.faults.frozen = True
@@ -345,12 +356,55 @@ def test_an_idle_camera_decodes_keyframes_only_until_something_moves(demo):
         assert watch.reader.health().reconnects == 0
 
 
+def test_a_rest_that_ends_between_two_keyframes_ends_with_whole_pictures_at_once(demo):
+    """Given keyframes six seconds apart, then waking takes a moment, and no picture is built on a missing one."""
+    gop = 6 * FPS
+    camera = demo(gop=gop)
+    with Watch(camera.url, fps=60, idle_after_s=0.3, frozen_after_s=0, **PATIENT) as watch:
+        watch.slot.on_frame = lambda frame: watch.reader.keep_awake()
+        watch.wait_for_frames(3)
+        watch.slot.on_frame = lambda frame: None
+        wait_for(lambda: watch.reader.health().idle, 30, "rest, although the picture moves")
+        rested = len(watch.slot.frames)
+        wait_for(lambda: len(watch.slot.frames) > rested, 30, "a keyframe")
+        wait_for(lambda: 15 < camera.index % gop < gop / 2, 30, "pictures that are not decoded")
+        rested = len(watch.slot.frames)
+        watch.slot.on_frame = lambda frame: watch.reader.keep_awake()
+        watch.reader.keep_awake()
+        watch.wait_for_frames(5)
+        numbers = [number_of(frame.image) for frame in watch.slot.frames[rested:]]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "every one, and each is readable"
+        assert numbers[0] % gop > 5, "no keyframe was waited for"
+        assert watch.drops.totals().get("frame_tainted", 0) == 0
+
+
+def test_a_stream_without_keyframes_is_not_rested_on(demo, monkeypatch):
+    """Given a limit of 20 packets and a keyframe after 100, then all is decoded from the twentieth on."""
+    monkeypatch.setattr("ingest.decoder.LONGEST_GROUP", 20)
+    camera = demo(gop=100)
+    with Watch(camera.url, fps=60, idle_after_s=0.01, frozen_after_s=0, **PATIENT) as watch:
+        watch.wait_for_frames(30)
+        numbers = [number_of(frame.image) for frame in watch.slot.frames]
+        assert len({number % 100 for number in numbers}) > 20
+
+
 def test_somebody_in_view_keeps_a_camera_awake(demo):
+    """Given six seconds by the clock between two pictures, and ten until the camera is idle."""
     camera = demo(gop=10, faults=Faults(frozen=True))
-    with Watch(camera.url, idle_after_s=0.5, frozen_after_s=0, **PATIENT) as watch:
-        awake_until = time.monotonic() + 1.0
-        while time.monotonic() < awake_until:
-            watch.reader.keep_awake()
-            assert not watch.reader.health().idle
-            time.sleep(0.02)
-        wait_for(lambda: watch.reader.health().idle, 30, "idle when nobody is there any more")
+    clock = ShiftedClock()
+    settings = {**PATIENT, "idle_after_s": 10, "frozen_after_s": 0, "stall_timeout_s": 300}
+    with Watch(camera.url, clock=clock, **settings) as watch:
+        idle: list[bool] = []
+        somebody = True
+
+        def looked_at(frame: Frame) -> None:
+            idle.append(watch.reader.health().idle)
+            if somebody:
+                watch.reader.keep_awake()
+            clock.advance_monotonic(6.0)
+
+        watch.slot.on_frame = looked_at
+        watch.wait_for_frames(20, timeout=60)
+        assert not any(idle[:20])
+        somebody = False
+        wait_for(lambda: watch.reader.health().idle, 60, "idle when nobody is there any more")

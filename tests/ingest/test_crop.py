@@ -111,3 +111,9 @@ def test_the_jpeg_shows_the_picture():
 
     assert shown.shape == picture.shape
     assert np.abs(shown.astype(int) - picture).max() < 8
+
+
+def test_jpegs_are_made_by_libjpeg_turbo():
+    (line,) = [line for line in cv2.getBuildInformation().splitlines() if line.strip().startswith("JPEG:")]
+
+    assert "turbo" in line

@@ -35,7 +35,8 @@ def test_people_are_found_enter_and_leave(openvino_detector):
     clip = PhotoClip()
 
     def people(seconds: float) -> int:
-        return int((openvino_detector.detect([clip.picture(seconds)])[0][:, 4] >= 0.35).sum())
+        rows = openvino_detector.detect([clip.picture(seconds)])[0]
+        return int(((rows[:, 4] >= 0.35) & (rows[:, 5] == 0)).sum())
 
     assert [people(t) for t in (0.0, 1.0, 17.0, 18.5, 19.5, 34.0, 34.9)] == [0] * 7
     assert people(5.0) >= 2

@@ -14,8 +14,13 @@ from ingest.detection import check_boxes, iou
 INF, NAN = math.inf, math.nan
 
 
+LABELS = {0: "person", 2: "car"}
+
+
 def check(*rows, least=0.1):
-    return check_boxes(np.array(rows, dtype=np.float32).reshape(-1, 5), 640, 480, least, "person")
+    """Rows of five are people."""
+    whole = [row if len(row) == 6 else (*row, 0) for row in rows]
+    return check_boxes(np.array(whole, dtype=np.float32).reshape(-1, 6), 640, 480, least, LABELS)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +94,16 @@ def test_weak_ones_are_left_out_without_being_counted():
     checked = check((100, 100, 200, 300, 0.2), least=0.35)
 
     assert (checked.detections, checked.invalid) == ((), 0)
+
+
+def test_what_is_not_looked_for_is_left_out_whatever_its_box():
+    checked = check((100, 100, 200, 300, 0.9, 7), (NAN, 0, 50, 50, 0.9, 7), (100, 100, 200, 300, 0.8, 2))
+
+    assert [(d.label, d.score) for d in checked.detections] == [("car", pytest.approx(0.8))]
+    assert checked.invalid == 0
+
+
+def test_a_person_before_a_car_of_the_same_outline_stays():
+    checked = check((100, 100, 200, 300, 0.9, 2), (100, 100, 200, 300, 0.8, 0))
+
+    assert [d.label for d in checked.detections] == ["car", "person"]

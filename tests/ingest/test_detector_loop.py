@@ -9,25 +9,31 @@ import pytest
 
 from ingest.counts import DropCounts
 from ingest.detection import Rows
+from ingest.detector import DetectorGroup
 from ingest.detector_loop import DetectorLoop
 from ingest.frame import Frame, FrameSlot
 from pipeline.clock import SystemClock
 from tests.ingest.helpers import wait_for
 
-NOBODY: Rows = np.zeros((0, 5), dtype=np.float32)
+NOBODY: Rows = np.zeros((0, 6), dtype=np.float32)
+ONE, OTHER = DetectorGroup("yolo26n.pt", None, 640), DetectorGroup("yolo26n.pt", None, 320)
 
 
 class SlowNetwork:
     """Stands for the network alone: the loop's own work is what is tested. Runs one forward each time it is let."""
 
-    batch_size = 1
-
     def __init__(self) -> None:
+        self.most = 1
         self.turns = threading.Semaphore(0)
         self.fails = False
+        self.forwards: list[tuple[DetectorGroup, int]] = []
 
-    def detect(self, images) -> list[Rows]:
+    def batch_size(self, group) -> int:
+        return self.most
+
+    def detect(self, group, images) -> list[Rows]:
         self.turns.acquire(timeout=5)
+        self.forwards.append((group, len(images)))
         if self.fails:
             raise RuntimeError("out of memory")
         return [NOBODY] * len(images)
@@ -36,8 +42,11 @@ class SlowNetwork:
 class Camera:
     """A feed that always has a newer frame."""
 
-    def __init__(self, name: str, loop: DetectorLoop) -> None:
+    def __init__(self, name: str, loop: DetectorLoop, group: DetectorGroup = ONE) -> None:
         self.camera = name
+        self.group = group
+        self.still = False
+        self.asked = 0
         self.drops = DropCounts()
         self.slot = FrameSlot(self.drops, loop.wake)
         self.seen: list[int] = []
@@ -49,6 +58,10 @@ class Camera:
     def put(self) -> None:
         self._number += 1
         self.slot.put(Frame(self.camera, self._number, np.zeros((4, 4, 3), dtype=np.uint8), 0.0, 0.0, 1))
+
+    def wants(self, frame: Frame) -> bool:
+        self.asked += 1
+        return not self.still
 
     def detected(self, frame: Frame, rows: Rows, seconds: float) -> None:
         self.seen.append(frame.number)
@@ -110,7 +123,7 @@ def test_a_slow_detector_gets_the_newest_frame_and_the_others_are_counted(networ
 
 
 def test_frames_of_several_cameras_share_a_forward_where_that_pays(network, loop):
-    network.batch_size = 4
+    network.most = 4
     cameras = [Camera(str(n), loop) for n in range(6)]
     for camera in cameras:
         loop.add(camera)
@@ -173,3 +186,37 @@ def test_a_removed_camera_is_never_called_again(network, loop):
     ticks = camera.ticks
     wait_for(lambda: other.ticks >= 2, what="two ticks")
     assert camera.ticks == ticks
+
+
+def test_only_frames_of_one_group_share_a_forward_and_every_group_has_its_turn(network, loop):
+    network.most = 4
+    cameras = [Camera(str(n), loop, ONE if n % 2 else OTHER) for n in range(6)]
+    for camera in cameras:
+        loop.add(camera)
+        camera.put()
+    loop.start()
+
+    rounds(network, cameras, 10)
+
+    assert {count for _, count in network.forwards} == {3}
+    groups = [group for group, _ in network.forwards]
+    assert {groups.count(ONE), groups.count(OTHER)} == {5}, groups
+
+
+def test_a_frame_that_is_not_wanted_costs_no_forward(network, loop):
+    still, moving = Camera("still", loop), Camera("moving", loop)
+    still.still = True
+    loop.add(still)
+    loop.add(moving)
+    loop.start()
+
+    for _ in range(5):
+        still.put()
+        moving.put()
+        done = len(moving.seen)
+        network.turns.release()
+        wait_for(lambda done=done: len(moving.seen) > done, what="a forward")
+    wait_for(lambda: still.asked >= 5, what="the question")
+
+    assert still.seen == []
+    assert sum(count for _, count in network.forwards) == 5

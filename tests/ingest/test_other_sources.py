@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import shutil
 import ssl
-import subprocess
 import threading
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from ingest.webcam import WebcamStream
 from pipeline.config import CameraConfig
 from pipeline.messages import CameraState
 from pipeline.reasons import Reason
+from tests.certificates import self_signed
 from tests.ingest.conftest import FPS
 from tests.ingest.helpers import NumberedClip, number_of, wait_for
 from tests.ingest.mjpeg_server import MjpegServer
@@ -161,15 +160,7 @@ def test_a_webcams_pictures_come_until_it_is_unplugged(tmp_path):
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A self-signed one, as cameras have it."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    chain, key = folder / "camera.pem", folder / "camera.key"
-    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    request = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subprocess.run([*request, "-days", "2", "-keyout", key, "-out", chain, *names], check=True, capture_output=True)
-    return chain, key
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

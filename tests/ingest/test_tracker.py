@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import resource
 import tracemalloc
 
+import cv2
+import numpy as np
 import pytest
 
 from ingest.detection import Detection, check_boxes
@@ -26,9 +29,9 @@ class Scene:
         self.tracker = PersonTracker(camera, TrackingConfig(**settings), 0.35, FPS, names or TrackNames(START))
         self.changes: list[TrackChanges] = []
 
-    def show(self, *people: Detection, seconds: float = 1 / FPS) -> TrackChanges:
+    def show(self, *people: Detection, seconds: float = 1 / FPS, image: np.ndarray | None = None) -> TrackChanges:
         self.clock.advance(seconds)
-        changed = self.tracker.update(people, self.clock.now(), self.clock.monotonic())
+        changed = self.tracker.update(people, self.clock.now(), self.clock.monotonic(), image)
         self.changes.append(changed)
         return changed
 
@@ -211,12 +214,10 @@ def test_ending_all_leaves_nothing_behind():
 
 def test_r39_one_person_in_two_boxes_is_one_track():
     scene = Scene()
-    import numpy as np
-
     for step in range(6):
         x = 100 + 8 * step
-        rows = np.array([[x, 100, x + 100, 300, 0.9], [x + 2, 100, x + 102, 303, 0.6]], dtype=np.float32)
-        scene.show(*check_boxes(rows, 640, 480, 0.1, "person").detections)
+        rows = np.array([[x, 100, x + 100, 300, 0.9, 0], [x + 2, 100, x + 102, 303, 0.6, 0]], dtype=np.float32)
+        scene.show(*check_boxes(rows, 640, 480, 0.1, {0: "person"}).detections)
 
     assert len(scene.started) == 1
 
@@ -269,8 +270,155 @@ def test_r41_memory_does_not_grow_with_the_number_of_people_who_passed():
     assert grown < 200_000 + per_removed
 
 
+@pytest.mark.soak
+def test_r41_after_a_hundred_thousand_updates_the_process_is_no_larger():
+    scene = Scene(lost_s=0.5, rejoin_s=0.5)
+
+    def resident_mib() -> float:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize() / 2**20
+
+    sizes = []
+    for part in range(10):
+        for step in range(10_000):
+            scene.show(*[walker(step % 12, y=10 + 40 * (step // 12 % 5))] * (step % 12 < 6))
+            scene.changes.clear()
+        if part >= 1:
+            sizes.append(resident_mib())
+
+    assert sizes[-1] - sizes[0] < 3, f"MiB after each 10,000 updates: {sizes}"
+
+
+def test_who_walks_fast_past_a_slow_detector_is_a_track():
+    """Given boxes that overlap by a fifth from one frame to the next, as of a quick walker at 5 frames a second."""
+    scene = Scene()
+    scene.show()
+    for step in range(10):
+        scene.show(person(50 + 26 * step, 100, 90 + 26 * step, 220))
+
+    assert len(scene.started) == 1
+
+
+def dressed(*people: tuple[Detection, tuple[int, int, int]]) -> np.ndarray:
+    """A grey picture with people in plain colours (BGR)."""
+    image = np.full((480, 640, 3), 120, dtype=np.uint8)
+    for detection, colour in people:
+        x1, y1, x2, y2 = (int(v) for v in detection.box)
+        image[y1:y2, x1:x2] = colour
+    return image
+
+
+RED, BLUE = (40, 40, 200), (200, 80, 40)
+
+
+def pass_behind_a_post(scene: Scene, *, with_colours: bool) -> dict[str, set[str]]:
+    """Somebody in blue goes out of sight beside somebody in red, who then does, too, in front of the one in blue, so
+    that the inner tracker takes the one for the other. Returns which tracks each was."""
+    tracks: dict[str, set[str]] = {"red": set(), "blue": set()}
+    for step in range(40):
+        shown = []
+        red, blue = person(100 + 4 * step, 100, 160 + 4 * step, 280), person(280 - 4 * step, 104, 340 - 4 * step, 284)
+        if not 24 <= step < 32:
+            shown.append((red, RED))
+        if not 16 <= step < 24:
+            shown.append((blue, BLUE))
+        if step >= 24:
+            shown = [(d, c) for d, c in shown if c == BLUE or step >= 32]
+        image = dressed(*shown) if with_colours else None
+        changes = scene.show(*(d for d, _ in shown), image=image)
+        for track, detection in changes.seen:
+            tracks["red" if detection in (d for d, c in shown if c == RED) else "blue"].add(track.name)
+    return tracks
+
+
+def test_two_who_pass_behind_a_post_keep_their_own_tracks_by_their_clothes():
+    with_colours = pass_behind_a_post(Scene(), with_colours=True)
+    without = pass_behind_a_post(Scene(), with_colours=False)
+
+    assert without["red"] & without["blue"], "boxes alone take the one for the other"
+    assert len(with_colours["red"]) == len(with_colours["blue"]) == 1
+    assert not with_colours["red"] & with_colours["blue"]
+
+
+def test_somebody_else_at_the_place_where_one_left_is_somebody_new():
+    """Given one in red who leaves, and after a second one in blue who comes the same way."""
+    scene = Scene()
+    place = person(560, 100, 620, 280)
+    for _ in range(6):
+        scene.show(place, image=dressed((place, RED)))
+    for _ in range(5):
+        scene.show(image=dressed())
+    for _ in range(6):
+        scene.show(place, image=dressed((place, BLUE)))
+
+    assert len(scene.started) == 2
+
+
+def test_r34_what_never_moves_is_one_event_that_ends():
+    """Given a coat on a hook that is taken for a person for two hours, later with gaps of some seconds."""
+    scene = Scene(stationary_max_s=1800)
+    rng = np.random.default_rng(3)
+    in_view = []
+    for second in range(7200):
+        x, y = rng.normal(0, 2, 2)
+        flickers = second > 2000 and second % 60 < 8
+        scene.show(*() if flickers else (person(100 + x, 100 + y, 160 + x, 250 + y),), seconds=1.0)
+        in_view.append(scene.tracker.in_view(scene.clock.monotonic()))
+
+    assert len(scene.started) == 1
+    assert scene.ended == [(scene.started[0], Reason.TRACK_STATIONARY)]
+    assert in_view[1700] == 1
+    assert not any(in_view[1810:]), "nobody is in view because of it any more"
+
+
+def test_r34_who_rested_and_moves_is_a_new_event():
+    scene = Scene(stationary_max_s=60)
+    for _ in range(100):
+        scene.show(person(100, 100, 160, 250), seconds=1.0)
+    for step in range(40):
+        scene.show(person(100 + 4 * step, 100, 160 + 4 * step, 250))
+
+    assert len(scene.started) == 2
+    assert [reason for _, reason in scene.ended] == [Reason.TRACK_STATIONARY]
+
+
+def test_somebody_new_beside_one_that_rests_is_an_event():
+    scene = Scene(stationary_max_s=60)
+    for _ in range(100):
+        scene.show(person(100, 100, 160, 250), seconds=1.0)
+    for step in range(40):
+        scene.show(person(100, 100, 160, 250), person(500 - 8 * step, 100, 560 - 8 * step, 250))
+
+    assert len(scene.started) == 2
+
+
+def test_who_walks_about_for_an_hour_is_one_event():
+    scene = Scene()
+    for second in range(3600):
+        x = 100 + 60 * abs(second % 120 - 60) / 10
+        scene.show(person(x, 100, x + 80, 300), seconds=1.0)
+
+    assert len(scene.started) == 1
+    assert scene.ended == []
+
+
+def test_botsort_follows_while_the_camera_jerks():
+    """Given a camera that turns by more than a person's width at once: only the picture tells that nobody moved."""
+    noise = np.random.default_rng(5).integers(0, 255, (48, 200, 3), dtype=np.uint8)
+    wall = cv2.resize(noise, (2000, 480), interpolation=cv2.INTER_CUBIC)
+
+    def turn(tracker: str) -> int:
+        scene = Scene(tracker=tracker, rejoin_s=0)
+        at = 300
+        for step in range(24):
+            at += 44 if step >= 8 and step % 4 == 0 else 0
+            scene.show(person(700 - at, 100, 724 - at, 180), image=wall[:, at : at + 640].copy())
+        return len(scene.started)
+
+    assert turn("botsort") == 1
+    assert turn("bytetrack") > 1
+
+
 def _kept(scene: Scene) -> int:
-    inner = scene.tracker._byte_tracker
-    return (
-        len(inner.tracked_stracks) + len(inner.lost_stracks) + len(inner.removed_stracks) + len(scene.tracker._followed)
-    )
+    association = scene.tracker._association
+    return (association.kept if association else 0) + len(scene.tracker._followed)

@@ -6,7 +6,7 @@ from ingest.backoff import Backoff
 from ingest.camera import CameraHealth, CameraReader
 from ingest.counts import DropCounts
 from ingest.decoder import DecoderDevices
-from pipeline.clock import SystemClock
+from pipeline.clock import Clock, SystemClock
 from pipeline.config import CameraConfig
 from pipeline.messages import CameraState
 from pipeline.reasons import Reason
@@ -16,7 +16,14 @@ from tests.ingest.helpers import CollectingSlot, wait_for
 class Watch:
     """A reader, what it handed on, and every state it went through. Short times, so that tests are."""
 
-    def __init__(self, url: str, retry: float = 0.02, devices: DecoderDevices | None = None, **settings) -> None:
+    def __init__(
+        self,
+        url: str,
+        retry: float = 0.02,
+        devices: DecoderDevices | None = None,
+        clock: Clock | None = None,
+        **settings,
+    ) -> None:
         times = {
             "open_timeout_s": 1.0,
             "first_frame_timeout_s": 1.5,
@@ -31,7 +38,7 @@ class Watch:
             CameraConfig(id="cam", url=url, **{**times, **settings}),
             self.slot,
             self.drops,
-            SystemClock(),
+            clock or SystemClock(),
             self.states.append,
             Backoff(first=retry, cap=retry),
             devices,

@@ -28,6 +28,10 @@ class Behaviour:
         bad: pictures at which the server fails with 500.
         cut: how many answers to break off after the first word.
         hang: pictures at which the server never answers.
+        refuses: fields of requests that it answers with 400, and "pictures" for more than one picture.
+        reasoning: words that come as `reasoning_content`, before the answer.
+        choiceless: answers have no choices.
+        finish: the finish reason.
         seen: request bodies, in order.
     """
 
@@ -37,6 +41,10 @@ class Behaviour:
     bad: set[bytes] = field(default_factory=set)
     hang: set[bytes] = field(default_factory=set)
     cut: int = 0
+    refuses: set[str] = field(default_factory=set)
+    reasoning: str = ""
+    choiceless: bool = False
+    finish: str = "stop"
     seen: list[dict[str, Any]] = field(default_factory=list)
     most_at_once: int = 0
     running: int = 0
@@ -45,9 +53,14 @@ class Behaviour:
         return [picture_of(body) for body in self.seen]
 
 
+def pictures_of(body: dict[str, Any]) -> list[bytes]:
+    urls = [part["image_url"]["url"] for part in body["messages"][-1]["content"] if part["type"] == "image_url"]
+    return [base64.b64decode(url.partition("base64,")[2]) for url in urls]
+
+
 def picture_of(body: dict[str, Any]) -> bytes:
-    [url] = [part["image_url"]["url"] for part in body["messages"][-1]["content"] if part["type"] == "image_url"]
-    return base64.b64decode(url.partition("base64,")[2])
+    [picture] = pictures_of(body)
+    return picture
 
 
 class OpenAIServer:
@@ -94,27 +107,34 @@ def _app(server: OpenAIServer) -> FastAPI:
         if behaviour.refusals:
             status, headers = behaviour.refusals.pop(0)
             return JSONResponse({"error": {"message": "no", "code": "refused"}}, status, headers)
-        picture = picture_of(body)
-        if picture in behaviour.bad:
+        pictures = pictures_of(body)
+        if behaviour.refuses & {*body, *(["pictures"] if len(pictures) > 1 else [])}:
+            return JSONResponse({"error": {"message": "not supported here", "code": "unsupported"}}, 400)
+        if behaviour.bad & {*pictures}:
             return JSONResponse({"error": {"message": "Analysis unavailable"}}, 500)
-        return StreamingResponse(_chunks(behaviour, picture), media_type="text/event-stream")
+        return StreamingResponse(_chunks(behaviour, pictures), media_type="text/event-stream")
 
     return app
 
 
-async def _chunks(behaviour: Behaviour, picture: bytes) -> AsyncIterator[str]:
+async def _chunks(behaviour: Behaviour, pictures: list[bytes]) -> AsyncIterator[str]:
     behaviour.running += 1
     behaviour.most_at_once = max(behaviour.most_at_once, behaviour.running)
     try:
-        if picture in behaviour.hang:
+        if behaviour.hang & {*pictures}:
             await asyncio.sleep(3600)
+        if behaviour.choiceless:
+            yield f"data: {json.dumps(_head() | {'choices': []})}\n\ndata: [DONE]\n\n"
+            return
+        for thought in behaviour.reasoning.split():
+            yield _chunk({"role": "assistant", "reasoning_content": f"{thought} "}, None)
         for n, word in enumerate(behaviour.words.split()):
             await asyncio.sleep(behaviour.pause_s)
             yield _chunk({"role": "assistant", "content": word if n == 0 else f" {word}"}, None)
             if n == 0 and behaviour.cut:
                 behaviour.cut -= 1
                 raise RuntimeError("broken off for the test")
-        yield _chunk({}, "stop")
+        yield _chunk({}, behaviour.finish)
         usage = {"prompt_tokens": 70, "completion_tokens": 5, "total_tokens": 75}
         details = {"prompt_tokens_details": {"cached_tokens": 64}}
         yield f"data: {json.dumps(_head() | {'choices': [], 'usage': usage | details})}\n\n"

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from typing import Any
 
+import jsonschema
 import pytest
 
-from pipeline.backends import BackendError, DescriptionBackend, DescriptionPiece, InProcessBackend, OpenAIBackend
+from api.services import Services
+from pipeline.backends import (
+    BackendError,
+    DescriptionBackend,
+    DescriptionPiece,
+    DescriptionRequest,
+    InProcessBackend,
+    OpenAIBackend,
+)
+from pipeline.config import WatchwordConfig
+from pipeline.config.output_schema import DEFAULT_OUTPUT_SCHEMA
 from pipeline.reasons import Reason
+from tests.api.live_server import LiveServer
 from tests.pipeline.material import jpeg_of
-from tests.pipeline.openai_server import Behaviour, OpenAIServer
+from tests.pipeline.openai_server import Behaviour, OpenAIServer, pictures_of
 from tests.pipeline.waiting import until
 
 
-async def answer(backend: DescriptionBackend, jpeg: bytes, max_tokens: int = 8) -> list[DescriptionPiece]:
-    return [piece async for piece in backend.describe(jpeg, "Say what is seen.", "What is it?", max_tokens)]
+def asking(*pictures: bytes, max_tokens: int = 8, **changes: Any) -> DescriptionRequest:
+    values = {"system": "Say what is seen.", "question": "What is it?", "max_tokens": max_tokens}
+    return DescriptionRequest(pictures, **(values | changes))
+
+
+async def answer(
+    backend: DescriptionBackend, *pictures: bytes, max_tokens: int = 8, **changes: Any
+) -> list[DescriptionPiece]:
+    request = asking(*pictures, max_tokens=max_tokens, **changes)
+    return [piece async for piece in backend.describe(request)]
 
 
 async def reason_of(backend: DescriptionBackend, jpeg: bytes) -> Reason:
@@ -71,9 +93,73 @@ async def test_an_unreachable_server_is_down():
     assert await reason_of(OpenAIBackend(absent.base_url, None, "remote"), jpeg_of()) == Reason.ENGINE_DOWN
 
 
+SCHEMA = dict(DEFAULT_OUTPUT_SCHEMA)
+
+
+async def test_a_schema_and_several_pictures_are_asked_for_in_openais_words(server):
+    server.behaviour = Behaviour()
+    await answer(OpenAIBackend(server.base_url, None, "remote"), jpeg_of(1), jpeg_of(2), schema=SCHEMA)
+
+    [body] = server.behaviour.seen
+    assert body["response_format"]["type"] == "json_schema"
+    assert body["response_format"]["json_schema"] == {"name": "description", "schema": SCHEMA, "strict": True}
+    assert pictures_of(body) == [jpeg_of(1), jpeg_of(2)]
+    await answer(OpenAIBackend(server.base_url, None, "remote"), jpeg_of())
+    assert "response_format" not in server.behaviour.seen[-1]
+
+
+async def test_a_server_that_refuses_schemas_is_warned_of_once_and_asked_without(server, caplog):
+    server.behaviour = Behaviour(refuses={"response_format"})
+    backend = OpenAIBackend(server.base_url, None, "remote")
+    for _ in range(3):
+        pieces = await answer(backend, jpeg_of(), schema=SCHEMA)
+        assert "".join(piece.text for piece in pieces) == "A person in red ."
+
+    assert ["response_format" in body for body in server.behaviour.seen] == [True, False, False, False]
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert "refuses JSON schemas (response_format)" in caplog.text
+
+
+async def test_a_crop_that_is_refused_in_any_case_teaches_nothing(server, caplog):
+    server.behaviour = Behaviour(refusals=[(400, {})] * 4)
+    backend = OpenAIBackend(server.base_url, None, "remote")
+    with pytest.raises(BackendError) as caught:
+        await answer(backend, jpeg_of(1), jpeg_of(2), schema=SCHEMA)
+    assert caught.value.reason == Reason.ENGINE_ERROR
+    await answer(backend, jpeg_of(1), jpeg_of(2), schema=SCHEMA)
+
+    assert "response_format" in server.behaviour.seen[-1] and len(pictures_of(server.behaviour.seen[-1])) == 2
+    assert caplog.text == ""
+
+
+async def test_a_server_that_takes_one_picture_is_asked_again_with_the_best(server, caplog):
+    server.behaviour = Behaviour(refuses={"pictures"})
+    backend = OpenAIBackend(server.base_url, None, "remote")
+    assert backend.takes_several_pictures
+    with pytest.raises(BackendError) as caught:
+        await answer(backend, jpeg_of(1), jpeg_of(2), jpeg_of(3), best=1)
+    assert caught.value.too_many_pictures, "what is kept of the request must be what was asked"
+    assert not backend.takes_several_pictures
+    assert pictures_of(server.behaviour.seen[-1]) == [jpeg_of(2)]
+    await until(lambda: server.behaviour.running == 0)
+    assert "refuses prompts with 3 pictures: it gets the best one alone" in caplog.text
+
+
+async def test_r53_an_answer_without_choices_is_that_crops_failure(server):
+    server.behaviour = Behaviour(choiceless=True)
+    assert await reason_of(OpenAIBackend(server.base_url, None, "remote"), jpeg_of()) == Reason.ENGINE_ERROR
+
+
+async def test_r53_reasoning_is_told_apart_from_the_answer(server):
+    server.behaviour = Behaviour(reasoning="so it is")
+    pieces = await answer(OpenAIBackend(server.base_url, None, "remote"), jpeg_of())
+    assert "".join(piece.reasoning for piece in pieces) == "so it is "
+    assert "".join(piece.text for piece in pieces) == "A person in red ."
+
+
 async def test_leaving_early_ends_the_request_at_the_server(server):
     server.behaviour = Behaviour(words="word " * 100, pause_s=0.05)
-    pieces = OpenAIBackend(server.base_url, None, "remote").describe(jpeg_of(), "", "What is it?", 8)
+    pieces = OpenAIBackend(server.base_url, None, "remote").describe(asking(jpeg_of(), system=""))
     assert (await anext(pieces)).text == "word"
     await pieces.aclose()
     await until(lambda: server.behaviour.running == 0)
@@ -83,7 +169,7 @@ async def test_leaving_early_ends_the_request_at_the_server(server):
 def engine(tiny_smolvlm):
     from vlm_engine import EngineConfig, VLMEngine
 
-    running = VLMEngine(EngineConfig(model=str(tiny_smolvlm), device="cpu", max_model_len=2048))
+    running = VLMEngine(EngineConfig(model=str(tiny_smolvlm), device="cpu", max_model_len=4096))
     running.start()
     yield running
     running.shutdown()
@@ -102,8 +188,8 @@ async def test_the_engine_streams_the_same_words_each_time_and_counts_tokens(eng
 
 
 async def test_options_for_the_models_processor_are_passed_on(engine):
-    whole = await answer(InProcessBackend(engine), jpeg_of(), 1)
-    one_tile = await answer(InProcessBackend(engine, {"do_image_splitting": False}), jpeg_of(), 1)
+    whole = await answer(InProcessBackend(engine), jpeg_of(), max_tokens=1)
+    one_tile = await answer(InProcessBackend(engine, {"do_image_splitting": False}), jpeg_of(), max_tokens=1)
 
     assert one_tile[-1].usage.prompt_tokens < whole[-1].usage.prompt_tokens
 
@@ -113,12 +199,64 @@ async def test_a_bound_on_the_pictures_tokens_is_kept_and_told(engine):
     backend = InProcessBackend(engine)
 
     async def image_tokens(bound: int | None) -> int | None:
-        pieces = [piece async for piece in backend.describe(jpeg_of(), "", "What is it?", 1, bound)]
+        pieces = await answer(backend, jpeg_of(), max_tokens=1, system="", max_image_tokens=bound)
         return pieces[-1].usage.image_tokens
 
     assert await image_tokens(None) > 300
     assert 64 < await image_tokens(300) <= 300
     assert await image_tokens(64) == await image_tokens(1) == 64
+
+
+async def test_a_model_that_sees_nothing_still_gives_an_object_that_fits(engine):
+    """Random weights write whatever the grammar lets them; every text and list of our schema has an end."""
+    jpegs = [jpeg_of(n) for n in range(3)]
+    backend = InProcessBackend(engine)
+    answers = await asyncio.gather(*(answer(backend, jpeg, max_tokens=900, schema=SCHEMA) for jpeg in jpegs))
+    for pieces in answers:
+        text = "".join(piece.text for piece in pieces)
+        assert pieces[-1].finish_reason == "stop", text
+        jsonschema.validate(json.loads(text), SCHEMA)
+        assert next(iter(json.loads(text))) == "description"
+
+
+async def test_an_engine_without_grammars_still_describes(engine, caplog, monkeypatch):
+    monkeypatch.setattr(engine._grammars, "_unavailable", "structured output doesn't know this model's tokenizer")
+    backend = InProcessBackend(engine)
+    for _ in range(2):
+        assert (await answer(backend, jpeg_of(), schema=SCHEMA))[-1].finish_reason is not None
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert "doesn't know this model's tokenizer" in caplog.text
+
+
+async def test_several_pictures_go_into_one_prompt_and_share_its_bound(engine):
+    backend = InProcessBackend(engine)
+    assert backend.takes_several_pictures
+    one = (await answer(backend, jpeg_of(1), max_tokens=1, max_image_tokens=128))[-1].usage
+    three = (await answer(backend, *map(jpeg_of, (1, 2, 3)), max_tokens=1, max_image_tokens=128))[-1].usage
+    assert three.image_tokens == 3 * one.image_tokens <= 3 * 128
+    assert three.prompt_tokens > one.prompt_tokens
+
+
+async def test_pictures_that_do_not_fit_into_the_context_together_are_told_of(engine):
+    backend = InProcessBackend(engine)
+    with pytest.raises(BackendError) as caught:
+        await answer(backend, *(jpeg_of(n, (640, 640)) for n in (1, 90, 180, 250)), max_tokens=900)
+    assert caught.value.too_many_pictures
+    assert (await answer(backend, jpeg_of(1, (640, 640)), max_tokens=1))[-1].finish_reason is not None
+
+
+async def test_our_own_server_answers_the_openai_backend_in_the_same_way(engine):
+    """Over HTTP, with the official client: the same schema, the same tokens, the same words as in process."""
+    with LiveServer(Services(WatchwordConfig(), engine, None, None, "tiny")) as live:
+        backend = OpenAIBackend(f"{live.url}/v1", None, "tiny")
+        pictures = (jpeg_of(1), jpeg_of(2))
+        over_http = await answer(backend, *pictures, max_tokens=900, schema=SCHEMA)
+        await backend.close()
+    here = await answer(InProcessBackend(engine), *pictures, max_tokens=900, schema=SCHEMA)
+
+    assert "".join(piece.text for piece in over_http) == "".join(piece.text for piece in here)
+    assert over_http[-1].finish_reason == here[-1].finish_reason == "stop"
+    assert over_http[-1].usage.prompt_tokens == here[-1].usage.prompt_tokens
 
 
 async def test_a_picture_that_is_none_fails_alone(engine):
@@ -130,7 +268,7 @@ async def test_a_picture_that_is_none_fails_alone(engine):
 
 
 async def test_leaving_early_frees_the_engine(engine):
-    pieces = InProcessBackend(engine).describe(jpeg_of(), "", "What is it?", 500)
+    pieces = InProcessBackend(engine).describe(asking(jpeg_of(), max_tokens=500))
     await anext(pieces)
     await pieces.aclose()
     await until(lambda: engine.metrics.value("num_requests_running") == 0)
@@ -146,7 +284,7 @@ async def test_an_engine_that_is_not_loaded_yet_is_down(tiny_smolvlm):
 async def test_a_crop_is_not_to_blame_when_the_engine_shuts_down_under_it(engine):
     """Last in this file: the engine that the tests share is gone after it."""
     backend = InProcessBackend(engine)
-    pieces = backend.describe(jpeg_of(), "", "What is it?", 900)
+    pieces = backend.describe(asking(jpeg_of(), max_tokens=900))
     await anext(pieces)
     await asyncio.to_thread(engine.shutdown)
 

@@ -19,6 +19,7 @@ from pipeline.queue.crops import CropReader, CropWriter, HeldCrop
 from pipeline.reasons import Reason
 from tests.pipeline.material import crop_of, jpeg_of
 from tests.pipeline.waiting import until
+from tests.redis_servers import both_servers  # noqa: F401
 
 
 @asynccontextmanager
@@ -68,6 +69,19 @@ async def test_a_crop_comes_with_its_picture_and_settling_leaves_nothing_behind(
 
     assert is_empty(client)
     assert drops(client) == {}
+
+
+async def test_first_and_last_pictures_go_when_the_crop_is_settled(client, redis_url, redis_config):
+    names = tuple(keys.extra_picture("c1", which) for which in ("first", "last"))
+    message = crop_of("c1", kind=CropKind.FINAL, extra_keys=names, extra_frames=(1, 9))
+    CropWriter(client, redis_config).publish(message, jpeg_of(), [jpeg_of(1), jpeg_of(2)])
+
+    async with reading(redis_url) as reader:
+        held = await taken(reader)
+        assert client.exists(*names) == 2
+        await reader.settle(held)
+
+    assert is_empty(client)
 
 
 async def test_a_waiting_reader_gets_a_crop_as_soon_as_it_is_published(client, redis_url, redis_config):
@@ -336,9 +350,10 @@ async def test_recorded_failures_lead_to_the_dead_letter(client, redis_url):
         assert attempts == 3
         assert await nothing_to_take(reader)
 
-    [(_, letter)] = client.xrange(keys.DEAD)
+    [(letter_id, letter)] = client.xrange(keys.DEAD)
     assert (letter[b"crop_id"], letter[b"reason"]) == (b"poison", b"engine_error")
-    assert client.exists(message.picture_key), "the operator can look at it until it expires"
+    assert client.get(keys.dead_picture(letter_id.decode())) == jpeg_of(), "the operator can look at it"
+    assert not client.exists(message.picture_key)
     client.delete(message.picture_key)
     assert is_empty(client)
     assert drops(client) == {"front|failed_too_often": 1}
@@ -432,6 +447,7 @@ async def test_r64_ones_own_trimmed_entry_is_passed_over_after_a_restart(client,
         again = await taken(after)
         assert again.message == second.message
     assert client.xpending(keys.crops("front"), keys.GROUP)["pending"] == 1
+    assert drops(client) == {"front|trimmed": 1}
 
 
 async def test_a_final_crop_supersedes_only_what_nobody_holds_when_the_newest_go_first(client, redis_url, redis_config):

@@ -76,7 +76,7 @@ async def test_r51_another_description_is_of_the_same_picture_and_takes_the_plac
     assert store.get(event_id).description == "The old words.", "they stay until others come"
     assert store.get(event_id).description_state == DescriptionState.FINAL
 
-    config = DescriberConfig(system_prompt="New instructions.", prompt="A new question?", max_tokens=21)
+    config = DescriberConfig(system_prompt="New instructions.", prompt="A new question?", output="text", max_tokens=21)
     async with describing(redis_url, store, remote(server), config):
         await until(lambda: store.get(event_id).description == "A person in red ." and in_queue(client) == 0)
     assert server.behaviour.pictures() == [jpeg]

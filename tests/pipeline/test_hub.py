@@ -17,7 +17,7 @@ from pipeline.queue import keys
 from pipeline.queue.commands import CommandReader
 from pipeline.queue.connect import async_blocking_client, async_client, sync_client
 from pipeline.queue.crops import CropReader, CropWriter
-from pipeline.queue.drops import count_drops
+from pipeline.queue.drops import DropCounter
 from pipeline.queue.health import QueueUnavailable
 from pipeline.queue.hub import CameraHub
 from pipeline.queue.preview import PreviewWriter
@@ -79,7 +79,7 @@ async def test_previews_and_watching(client, redis_url):
 
 async def test_commands_reach_every_ingest(client, redis_url):
     readers = [CommandReader(client), CommandReader(client)]
-    command = CommandMessage(CommandKind.CHANGE, "front", 5.0, {"fps": 2.0, "name": "Tür"})
+    command = CommandMessage(CommandKind.CAMERAS, "", 5.0)
     async with hub_at(redis_url) as hub:
         await hub.send(command)
     assert [reader.read(block_ms=100) for reader in readers] == [[command], [command]]
@@ -145,7 +145,7 @@ async def test_queue_stats_and_drops_name_what_waits_what_is_held_and_what_was_l
     writer.publish(crop_of("a1", track="front/a-1", time=now - 8), jpeg_of())
     writer.publish(crop_of("a2", track="front/a-1", time=now - 3), jpeg_of())
     StatusWriter(client, redis_config).write(CameraStatus("idle", "", CameraState.ONLINE, Reason.NONE, 1.0, 2.0))
-    count_drops(client, "idle", Reason.FRAME_STALE, 4)
+    DropCounter(client).add({("idle", Reason.FRAME_STALE): 4}, "t1")
     blocking = async_blocking_client(redis_url)
     reader = CropReader(async_client(redis_url), blocking, redis_config, "d0")
     async with hub_at(redis_url) as hub:

@@ -22,12 +22,13 @@ from pipeline.queue import keys
 from pipeline.queue.commands import CommandReader
 from pipeline.queue.connect import sync_client
 from pipeline.queue.crops import CropWriter
-from pipeline.queue.drops import count_drops
+from pipeline.queue.drops import DropCounter
 from pipeline.queue.preview import TTL_S, PreviewWriter
 from pipeline.queue.status import StatusWriter
 from pipeline.queue.tracks import TrackWriter
 from pipeline.reasons import Reason
 from tests.pipeline.material import crop_of, jpeg_of, track_of
+from tests.redis_servers import both_servers  # noqa: F401
 
 
 def waiting_ids(client: redis.Redis, camera: str = "front") -> list[str]:
@@ -83,6 +84,65 @@ def test_a_crop_that_was_acknowledged_is_not_counted_as_superseded(client, redis
     writer.publish(crop_of("final", kind=CropKind.FINAL), jpeg_of(2))
 
     assert drops(client) == {}
+
+
+def with_extras(crop_id: str, **changes: object) -> tuple[CropMessage, list[bytes]]:
+    """A final crop with its first and last picture."""
+    names = tuple(keys.extra_picture(crop_id, which) for which in ("first", "last"))
+    message = crop_of(crop_id, kind=CropKind.FINAL, extra_keys=names, extra_frames=(3, 9), **changes)
+    return message, [jpeg_of(11), jpeg_of(12)]
+
+
+def test_first_and_last_pictures_are_beside_the_crop_and_expire_with_it(client, redis_config):
+    message, extras = with_extras("c1")
+
+    CropWriter(client, redis_config).publish(message, jpeg_of(), extras)
+
+    [(_, fields)] = client.xrange(keys.crops("front"))
+    assert CropMessage.from_fields(fields) == message
+    assert [client.get(key) for key in message.extra_keys] == extras
+    assert all(0 < client.ttl(key) <= redis_config.picture_ttl_s for key in message.extra_keys)
+
+
+def test_first_and_last_pictures_go_with_a_superseded_crop(client, redis_config):
+    writer = CropWriter(client, redis_config)
+    message, extras = with_extras("c1")
+    writer.publish(message, jpeg_of(), extras)
+
+    writer.publish(crop_of("c2", kind=CropKind.FINAL), jpeg_of(2))
+
+    assert waiting_ids(client) == ["c2"]
+    assert sorted(client.scan_iter("ww:crop:*")) == [b"ww:crop:c2"]
+
+
+def test_first_and_last_pictures_go_with_a_crop_that_makes_room(client):
+    writer = CropWriter(client, RedisConfig(crops_per_camera=1))
+    message, extras = with_extras("c1")
+    writer.publish(message, jpeg_of(), extras)
+
+    writer.publish(crop_of("c2", track="front/a-2"), jpeg_of(2))
+
+    assert sorted(client.scan_iter("ww:crop:*")) == [b"ww:crop:c2"]
+    assert drops(client) == {"front|queue_full": 1}
+
+
+def test_an_entry_with_unreadable_extras_can_still_be_removed(client, redis_config):
+    writer = CropWriter(client, redis_config)
+    fields = crop_of("c1").to_fields() | {"extra_keys": "no json"}
+    client.set(keys.picture("c1"), b"x")
+    entry = client.xadd(keys.crops("front"), fields)
+    client.hset(keys.newest("front"), "front/a-1", entry)
+
+    writer.publish(crop_of("c2", kind=CropKind.FINAL), jpeg_of(2))
+
+    assert waiting_ids(client) == ["c2"]
+
+
+def test_a_crop_that_names_other_extras_than_it_brings_is_refused(client, redis_config):
+    message, extras = with_extras("c1")
+
+    with pytest.raises(ValueError, match="names 2 further pictures, given are 1"):
+        CropWriter(client, redis_config).publish(message, jpeg_of(), extras[:1])
 
 
 def test_r43_r48_over_the_bound_the_oldest_waiting_crop_makes_room_and_the_sums_add_up(client):
@@ -194,7 +254,7 @@ def test_commands_sent_before_are_not_read_and_bad_ones_are_skipped(client, capl
     reader = CommandReader(client)
     assert reader.read(block_ms=1) == []
 
-    first = CommandMessage(CommandKind.ADD, "front", 2.0, {"id": "front", "url": "rtsp://host/stream"})
+    first = CommandMessage(CommandKind.CAMERAS, "", 2.0)
     second = CommandMessage(CommandKind.UNWATCH, "front", 3.0)
     send(first)
     client.xadd(keys.COMMANDS, {"kind": "explode", "camera": "secret-camera", "time": "4"})
@@ -237,7 +297,8 @@ def test_previews_are_short_lived_and_drops_are_sums(client):
     assert client.get(keys.preview("front")) == b"\xff\xd8picture"
     assert 0 < client.ttl(keys.preview("front")) <= TTL_S
 
-    count_drops(client, "front", Reason.BUFFER_FULL, 3)
-    count_drops(client, "front", Reason.BUFFER_FULL)
-    count_drops(client, "back", Reason.BOX_INVALID, 2)
+    counter = DropCounter(client)
+    counter.add({("front", Reason.BUFFER_FULL): 3, ("back", Reason.BOX_INVALID): 2}, "first")
+    counter.add({("front", Reason.BUFFER_FULL): 1}, "second")
+    counter.add({("front", Reason.BUFFER_FULL): 1}, "second")  # its reply had got lost
     assert drops(client) == {"front|buffer_full": 4, "back|box_invalid": 2}

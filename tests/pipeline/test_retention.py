@@ -163,7 +163,7 @@ def test_a_picture_that_comes_again_while_its_file_is_about_to_go_is_kept(any_st
     path = any_store._files.path(picture.sha256)
     age_file(path)
     [strays] = [paths for paths in any_store.pruner.orphans() if paths]
-    assert strays == [path]
+    assert [file.name for file in strays] == [path.name]
 
     any_store._files.add(jpeg_of(1))  # the crop's row comes later
     assert any_store.pruner.delete_orphans(strays) == 0 and path.exists()

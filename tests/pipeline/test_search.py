@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,8 +12,6 @@ from hypothesis import strategies as st
 from pipeline.config.engine import StoreConfig
 from pipeline.messages import CropKind, EventState, TrackPhase
 from pipeline.store import BadCursor, DescriptionMeta, EventFilter, EventStore
-from pipeline.store.schema import EventRow
-from pipeline.store.search import index_event
 from tests.pipeline.material import crop_of, jpeg_of, track_of
 
 T0 = 1_764_435_336.5
@@ -102,18 +101,22 @@ def test_filters_by_camera_time_zone_attributes_label_and_state(any_store):
 
 def test_an_events_zones_are_a_filter_once_it_has_some(any_store):
     a, b = add(any_store, 1, "Someone."), add(any_store, 2, "Someone.")
+    seen = track_of(TrackPhase.UPDATE, track=any_store.get(a).track, first_seen=T0 + 1, last_seen=T0 + 2)
+    any_store.apply_track(replace(seen, zones=("gate",)))
+    any_store.apply_track(replace(seen, zones=("gate", "path")))
+    any_store.apply_track(replace(seen, zones=("gate",)))
 
-    def put(session):
-        event = session.get(EventRow, a)
-        event.zones = ["gate", "path"]
-        index_event(session, event)
-
-    any_store._database.write(put)
     assert found(any_store, zone="gate") == [a]
     assert found(any_store, "someone", zone="path") == [a]
     assert found(any_store, zone="Gate") == []
     assert found(any_store, "someone") == [b, a]
-    assert any_store.get(a).to_api()["zones"] == ["gate", "path"]
+    assert any_store.get(a).to_api()["zones"] == ["gate", "path"], "late news takes none away"
+
+
+def test_a_crop_that_comes_before_its_track_brings_its_zones(any_store):
+    any_store.add_crop(crop_of("early", track="front/z-1", zones=("gate",), time=T0), jpeg_of(1))
+
+    assert found(any_store, zone="gate") == ["front.z-1"]
 
 
 def test_the_index_follows_new_words_states_times_and_deletion(any_store):

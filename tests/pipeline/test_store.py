@@ -222,6 +222,7 @@ def test_what_the_api_shows(store):
         "image_tokens": None,
         "zones": [],
         "attributes": None,
+        "rules": [],
         "created": 0,
         "updated": 0,
     }

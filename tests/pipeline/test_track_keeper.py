@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -186,7 +187,7 @@ async def test_a_message_that_cannot_be_read_or_stored_does_not_hold_up_the_next
         await until(lambda: left(client) == (0, 0) and store.get("front.fine") is not None)
 
     assert store.get("front.odd") is None
-    assert client.hgetall(keys.DROPS) == {b"front|malformed": b"1"}
+    assert client.hgetall(keys.DROPS) == {b"front|malformed": b"1", b"*|malformed": b"1"}
 
 
 async def test_r60_flushed_and_killed_redis_is_healed(store):
@@ -294,3 +295,58 @@ async def test_crops_and_tracks_of_one_event_may_overtake_each_other(client, red
             await until(lambda: left(client) == (0, 0))
     [event] = store.list_events().events
     assert (event.state, event.description_state) == (EventState.ENDED, DescriptionState.QUEUED)
+
+
+@asynccontextmanager
+async def ended_keeper(url: str, store: EventStore, consumer: str = "s0") -> AsyncIterator[TrackKeeper]:
+    """One that has stopped running, as at a shutdown."""
+    client, blocking, hub = async_client(url), async_blocking_client(url), CameraHub(url, RedisConfig())
+    try:
+        yield TrackKeeper(client, blocking, store, hub, RedisConfig(), consumer)
+    finally:
+        await hub.close()
+        await client.aclose()
+        await blocking.aclose()
+
+
+async def test_r67_the_last_news_is_stored_and_what_is_open_then_is_interrupted(client, redis_url, store):
+    writer, seen = TrackWriter(client), time.time() - 20
+    for name in ("left", "stays"):
+        start = track_of(TrackPhase.START, track=f"front/{name}", time=seen, first_seen=seen, last_seen=seen)
+        writer.publish(start)
+    # One of them was read by this process and not stored when it was told to end.
+    client.xgroup_create(keys.TRACKS, keys.TRACKS_GROUP, id="0")
+    assert client.xreadgroup(keys.TRACKS_GROUP, "s0", {keys.TRACKS: ">"}, count=1)
+    writer.publish(track_of(TrackPhase.END, track="front/left", last_seen=seen + 3, reason=Reason.TRACK_LOST))
+
+    async with ended_keeper(redis_url, store) as keeper:
+        await keeper.catch_up()
+        await keeper.interrupt_open()
+
+    assert left(client) == (0, 0)
+    gone, stays = store.get("front.left"), store.get("front.stays")
+    assert (gone.state, gone.last_seen) == (EventState.ENDED, seen + 3)
+    assert (stays.state, stays.last_seen) == (EventState.INTERRUPTED, seen)
+    assert [change.kind for change in told(client)][-1] == ChangeKind.ENDED
+
+    writer.publish(track_of(TrackPhase.UPDATE, track="front/stays", last_seen=seen + 19))
+    async with keeping(redis_url, store):  # the next start: the person is still there
+        await until(lambda: store.get("front.stays").state == EventState.ACTIVE)
+
+
+async def test_r67_one_of_two_keepers_that_ends_interrupts_nothing(client, redis_url, store):
+    TrackWriter(client).publish(track_of(TrackPhase.START))
+    async with keeping(redis_url, store, consumer="other"):
+        await until(lambda: store.get("front.a-1") is not None)
+        async with ended_keeper(redis_url, store) as keeper:
+            await keeper.catch_up()
+            await keeper.interrupt_open()
+        assert store.get("front.a-1").state == EventState.ACTIVE
+
+
+async def test_r67_without_redis_what_is_open_is_interrupted_all_the_same(redis_url, store):
+    store.apply_track(track_of(TrackPhase.START))
+    async with ended_keeper("redis://127.0.0.1:1", store) as keeper:
+        await keeper.catch_up()
+        await keeper.interrupt_open()
+    assert store.get("front.a-1").state == EventState.INTERRUPTED

@@ -94,7 +94,7 @@ def test_a_folder_that_cant_be_written_costs_nothing_but_time(measure, tmp_path,
 
 
 def test_step_times_survive_json_and_nonsense_is_refused():
-    model = StepTimeModel((1, 8, 64), (0.01, 0.012, 0.05), 1e-5, 1e-6, correction=1.5, chunk_correction=0.8)
+    model = StepTimeModel((1, 8, 64), (0.01, 0.012, 0.05), 1e-5, 1e-6, 2e-5, correction=1.5, chunk_correction=0.8)
     again = StepTimeModel.from_json(json.loads(json.dumps(model.as_json())))
     assert again.predict([(300, 20)]) == pytest.approx(model.predict([(300, 20)]))
     good = model.as_json()

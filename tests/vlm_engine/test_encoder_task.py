@@ -20,6 +20,12 @@ def harness(request, checkpoint):
 
 
 def inputs_of(harness, seed=1, size=(200, 300)):
+    """As the processor makes them."""
+    return harness.checkpoint.encoder.scaled(bytes_of(harness, seed, size))
+
+
+def bytes_of(harness, seed=1, size=(200, 300)):
+    """As they come from a worker: pixels as bytes."""
     return harness.prepare(user(picture(seed, *size))).images[0].inputs
 
 
@@ -57,6 +63,21 @@ def test_the_blocks_are_the_towers(harness):
     layers = vision.depth if hasattr(vision, "depth") else vision.num_hidden_layers
     assert len(harness.checkpoint.encoder.blocks) == layers
     assert all(hasattr(block, "mlp") for block in harness.checkpoint.encoder.blocks)
+
+
+def test_pixels_that_came_as_bytes_give_the_same_features_bit_for_bit(harness):
+    encoder = harness.checkpoint.encoder
+    inputs = bytes_of(harness)
+    assert inputs["pixel_values"].dtype == torch.uint8
+    with torch.inference_mode():
+        same(run(encoder, inputs)[0], run(encoder, encoder.scaled(inputs))[0], exact=True)
+
+
+def test_bytes_of_an_unknown_processor_are_refused_and_not_taken_for_its_numbers(harness, monkeypatch):
+    inputs = bytes_of(harness)
+    monkeypatch.setattr(harness.checkpoint.encoder, "pixel_scale", None)
+    with torch.inference_mode(), pytest.raises(ValueError, match="bytes"):
+        run(harness.checkpoint.encoder, inputs)
 
 
 def test_slices_give_the_features_of_one_piece(harness):
@@ -233,11 +254,11 @@ def test_aborting_a_request_in_the_middle_of_its_picture_ends_the_task(harness):
     with torch.inference_mode():
         core.step()
         harness.add(core, camera)
-        while not core.encodings:
+        while not core.encoder.encodings:
             core.step()
         core.abort("camera")
         core.step()
-        assert not core.encodings
+        assert not core.encoder.encodings
         assert core.encoder_cache.free == core.encoder_cache.capacity
         again = harness.greedy(user(picture(6, 300, 300), "Who?"), 4, "again")
         harness.run(core, again)

@@ -57,7 +57,7 @@ def nothing_leaks(request):
 async def idle(engine):
     core = engine._core
     async with asyncio.timeout(20):
-        while core.has_work or engine._inbox:
+        while core.has_work or engine._thread.inbox:
             await asyncio.sleep(0.005)
     core.check_integrity()
     assert core.pool.num_free == core.pool.num_blocks

@@ -250,6 +250,6 @@ def test_llava_onevisions_encoder_makes_as_many_features_as_were_counted_of_a_pi
     sizing = load(checkpoint, "llava-onevision")
     for size, bound in (((300, 200), 90), ((200, 300), 60), ((500, 90), 50), ((300, 200), 20)):
         image = processed(sizing, picture(*size), SizeRule(bound))
-        features = harness.checkpoint.family.encode(image.inputs)
+        features = harness.checkpoint.family.encode(harness.checkpoint.encoder.scaled(image.inputs))
         assert len(features.rows) == len(image.feature_indices) <= bound
     assert harness.prepare(user(picture(300, 200), "?")).images[0].num_tokens > 90

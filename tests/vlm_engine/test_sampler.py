@@ -39,6 +39,7 @@ def test_draws_follow_the_softmax():
         ({"top_k": 2}, {0, 1}),
         ({"top_p": 0.6}, {0, 1}),
         ({"top_p": 0.01}, {0}),
+        ({"top_p": 5e-324}, {0}),  # less than float32 knows
         ({"min_p": 0.5}, {0, 1}),
         ({"top_k": 3, "top_p": 0.6}, {0, 1}),
         ({}, {0, 1, 2, 3}),

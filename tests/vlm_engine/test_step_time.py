@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vlm_engine import step_time
-from vlm_engine.step_time import StepTimeModel, calibrate
+from vlm_engine.step_time import MISSES, MOST_MARGIN, Margin, StepTimeModel, calibrate
 
 MODEL = StepTimeModel((1, 2, 4, 8, 64, 512), (0.010, 0.0102, 0.0106, 0.012, 0.05, 0.4), 1e-7, 1e-9)
 
@@ -77,3 +79,41 @@ def test_calibration_finds_the_terms_of_a_machine_whose_times_are_known(monkeypa
         ((prefix, new),) = work
         truth = 0.01 + 0.0005 * new + 2e-7 * prefix + 3e-9 * (2 * prefix * new + new * new)
         assert model.predict(work) == pytest.approx(truth, rel=0.05)
+
+
+def test_calibration_tells_reading_a_prefix_for_a_chunk_from_a_decode_and_from_its_scores(monkeypatch):
+    """What a chunk costs behind a long prefix: a part whatever its size, and a part for each of its tokens."""
+    now = [0.0]
+    monkeypatch.setattr(step_time.time, "perf_counter", lambda: now[0])
+
+    def true(prefix, new):
+        behind = 3e-6 * prefix if new == 1 else 4.5e-6 * prefix + 1e-7 * prefix * new
+        return 0.03 + 0.0005 * new + behind
+
+    def forward(prefix, new):
+        now[0] += true(prefix, new)
+
+    model = calibrate(forward, 512, 4000)
+    for work in ((4000, 1), (4000, 4), (6000, 16), (2000, 64), (1000, 200)):
+        assert model.predict([work]) == pytest.approx(true(*work), rel=0.02), work
+
+
+def test_the_margin_settles_where_nearly_all_steps_keep_their_target():
+    """given: steps that take 0.8 to 1.3 times what was predicted; then: planned with the margin, few are over."""
+    rng, margin = random.Random(1), Margin()
+    over = []
+    for _ in range(4000):
+        ratio = rng.choice([0.8, 0.95, 1.0, 1.0, 1.02, 1.05, 1.1, 1.2, 1.3])
+        over.append(ratio / margin.factor > 1.0)
+        margin.observe(ratio / margin.factor, 1.0)
+    assert sum(over[1000:]) / 3000 == pytest.approx(MISSES, abs=0.015)
+
+
+def test_the_margin_has_bounds():
+    margin = Margin()
+    for _ in range(1000):
+        margin.observe(2.0, 1.0)
+    assert margin.factor == MOST_MARGIN
+    for _ in range(3000):
+        margin.observe(0.5, 1.0)
+    assert margin.factor == 1.0

@@ -21,12 +21,14 @@ def dense(query, keys, values, scale, context):
     return torch.einsum("hxl,lhd->xhd", weights, values)
 
 
-def run(shapes, heads=6, kv_heads=2, head_dim=16, block_size=16, seed=0):
-    """Random K and V for (context, new) shapes in shuffled pages, everything never written being NaN."""
+def run(shapes, heads=6, kv_heads=2, head_dim=16, block_size=16, seed=0, shuffled=True):
+    """Random K and V for (context, new) shapes in shuffled pages, everything never written being NaN. Gives the
+    step's gathered slots."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     needed = [-(-context // block_size) for context, _ in shapes]
-    pages = list(range(1, sum(needed) + 3))
-    rng.shuffle(pages)
+    pages = list(range(sum(needed) + 2, 0, -1))
+    if shuffled:
+        rng.shuffle(pages)
     kv = KVCache.allocate(1, len(pages) + 1, block_size, kv_heads, head_dim, torch.float32, torch.device("cpu"))
     kv.keys[0].fill_(float("nan"))
     kv.values[0].fill_(float("nan"))
@@ -43,7 +45,7 @@ def run(shapes, heads=6, kv_heads=2, head_dim=16, block_size=16, seed=0):
         start += new
     query = torch.randn(start, heads, head_dim, generator=generator)
     new_k, new_v = (torch.cat([p[n][c - x :] for p, (c, x) in zip(parts, shapes, strict=True)]) for n in (0, 1))
-    backend = TorchBackend()
+    backend = TorchBackend(torch.float32)
     prepared = backend.prepare(tuple(sequences), block_size, heads, kv_heads, torch.device("cpu"))
     step = StepMetadata(kv, backend, tuple(sequences), torch.cat(slots), prepared)
     out = backend.attend(0, query, new_k, new_v, head_dim**-0.5, step)
@@ -51,6 +53,7 @@ def run(shapes, heads=6, kv_heads=2, head_dim=16, block_size=16, seed=0):
         own = slice(sequence.start, sequence.start + sequence.length)
         expected = dense(query[own], k, v, head_dim**-0.5, sequence.context)
         torch.testing.assert_close(out[own].double(), expected, atol=1e-5, rtol=1e-5)
+    return prepared.gather
 
 
 @pytest.mark.parametrize("heads", [2, 4, 6, 14])
@@ -67,6 +70,12 @@ def test_random_ragged_steps(seed):
     rng = random.Random(seed)
     shapes = [(context := rng.randrange(1, 200), rng.choice([1, rng.randrange(1, context + 1)])) for _ in range(9)]
     run(shapes, block_size=rng.choice([4, 16, 32]), seed=seed)
+
+
+def test_pages_that_follow_one_another_are_read_where_they_lie():
+    assert run([(70, 20), (33, 33), (500, 1)], shuffled=False) is None
+    assert len(run([(70, 20), (33, 33), (500, 1)], shuffled=True)) == 70 + 33 + 500, "each of more than one page"
+    assert len(run([(70, 20), (40, 1), (41, 1)], shuffled=False)) == 2 * 41, "padded decodes are gathered"
 
 
 def test_padding_never_reads_what_nobody_wrote():

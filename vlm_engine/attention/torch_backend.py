@@ -1,15 +1,17 @@
 """Paged attention in plain torch: any device, and the judge of every other backend.
 
-The pages that a step needs are gathered in one ``index_select`` a layer for K and one for V. Decodes are batched by
-context length in buckets with at most a quarter of padding, or a few hundred tokens of it (padding all to the longest
-would make a step of lengths 6000 and 7 x 200 ten times slower); a prefill chunk is a bucket of its own. The GQA group
-is folded into the query length, so that K and V are never repeated.
+A prefill chunk, or a decode in a bucket of its own, reads its pages where they lie when they follow one another (the
+block pool sees to that where it can); all other pages that a step needs are gathered in one ``index_select`` a layer
+for K and one for V. Decodes are batched by context length in buckets with at most a quarter of padding, or a few
+hundred tokens of it (padding all to the longest would make a step of lengths 6000 and 7 x 200 ten times slower). The
+GQA group is folded into the query length, so that K and V are never repeated. Masks are added, in the type of the
+scores: SDPA would turn a mask of booleans into that in every layer again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -29,8 +31,9 @@ class Bucket:
         rows: int64 ``[b * q]`` rows of the packed batch, None when they are the ``q`` rows from ``first`` on.
         first: first row of the packed batch.
         size, length, context: b sequences of q new tokens over up to c context tokens.
-        offset: where its ``b * c`` gathered slots begin.
-        mask: bool ``[b, 1, 1 or g * q, c]``, True = attend; None = everything.
+        gathered: whether its slots are among the gathered ones, or the cache's own.
+        offset: where its ``b * c`` slots begin there.
+        mask: ``[b, 1, 1 or g * q, c]``, added to the scores: 0 = attend, -inf = not; None = everything.
     """
 
     rows: torch.Tensor | None
@@ -38,15 +41,21 @@ class Bucket:
     size: int
     length: int
     context: int
+    gathered: bool
     offset: int
     mask: torch.Tensor | None
+
+    def to(self, device: torch.device) -> Bucket:
+        """With its tensors on a device."""
+        rows, mask = (None if t is None else t.to(device) for t in (self.rows, self.mask))
+        return replace(self, rows=rows, mask=mask)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """``gather``: int64 slots of all buckets' contexts, one after another."""
+    """``gather``: int64 slots of the contexts that don't lie in one piece, one after another; None without any."""
 
-    gather: torch.Tensor
+    gather: torch.Tensor | None
     buckets: tuple[Bucket, ...]
 
 
@@ -54,12 +63,14 @@ class TorchBackend:
     """See the module's text.
 
     Args:
+        dtype: of query, keys and values.
         padding: longest context of a bucket over its shortest; 1.0 attends each length on its own.
     """
 
     name = "torch"
 
-    def __init__(self, padding: float = PADDING) -> None:
+    def __init__(self, dtype: torch.dtype, padding: float = PADDING) -> None:
+        self._dtype = dtype
         self._padding = padding
 
     def prepare(
@@ -70,28 +81,49 @@ class TorchBackend:
         buckets: list[Bucket] = []
         slots: list[torch.Tensor] = []
         offset = 0
+        alone = [s for s in sequences if s.length > 1]
         for members in _bucketed([s for s in sequences if s.length == 1], self._padding):
-            context = members[0].context
-            padded = torch.zeros(len(members), context, dtype=torch.long)
-            for row, sequence in enumerate(members):
-                own = _context_slots(sequence, block_size)
-                padded[row, : sequence.context] = own
-                # Masked, but still multiplied by zero: padding must be numbers, so it repeats what the sequence wrote.
-                padded[row, sequence.context :] = own[-1]
-            lengths = torch.tensor([s.context for s in members])
-            ragged = members[-1].context < context
-            mask = (torch.arange(context) < lengths[:, None])[:, None, None, :].to(device) if ragged else None
-            rows = torch.tensor([s.start for s in members]).to(device)
-            buckets.append(Bucket(rows, members[0].start, len(members), 1, context, offset, mask))
-            slots.append(padded.flatten())
-            offset += padded.numel()
-        for sequence in sequences:
-            if sequence.length > 1:
-                mask = _causal(sequence, group).to(device)
-                buckets.append(Bucket(None, sequence.start, 1, sequence.length, sequence.context, offset, mask))
+            if len(members) == 1:
+                alone += members
+                continue
+            buckets.append(self._padded(members, block_size, offset, slots).to(device))
+            offset += slots[-1].numel()
+        for sequence in alone:
+            first = _first_slot(sequence, block_size)
+            mask = self._causal(sequence, group) if sequence.length > 1 else None
+            at = offset if first is None else first
+            bucket = Bucket(None, sequence.start, 1, sequence.length, sequence.context, first is None, at, mask)
+            buckets.append(bucket.to(device))
+            if first is None:
                 slots.append(_context_slots(sequence, block_size))
                 offset += sequence.context
-        return Prepared(torch.cat(slots).to(device), tuple(buckets))
+        return Prepared(torch.cat(slots).to(device) if slots else None, tuple(buckets))
+
+    def _padded(self, members: Seq[Sequence], block_size: int, offset: int, slots: list[torch.Tensor]) -> Bucket:
+        """Decodes padded to the longest, the first; their slots are added to ``slots``."""
+        context = members[0].context
+        padded = torch.zeros(len(members), context, dtype=torch.long)
+        for row, sequence in enumerate(members):
+            own = _context_slots(sequence, block_size)
+            padded[row, : sequence.context] = own
+            # Masked, but still multiplied by zero: padding must be numbers, so it repeats what the sequence wrote.
+            padded[row, sequence.context :] = own[-1]
+        slots.append(padded.flatten())
+        lengths = torch.tensor([s.context for s in members])
+        ragged = members[-1].context < context
+        mask = self._added((torch.arange(context) < lengths[:, None])[:, None, None, :]) if ragged else None
+        rows = torch.tensor([s.start for s in members])
+        return Bucket(rows, members[0].start, len(members), 1, context, True, offset, mask)
+
+    def _causal(self, sequence: Sequence, group: int) -> torch.Tensor:
+        """``[1, 1, group * length, context]``: each new token sees the prefix, itself, and what lies between."""
+        prefix = sequence.context - sequence.length
+        seen = torch.ones(sequence.length, sequence.context, dtype=torch.bool).tril(prefix)
+        return self._added(seen).repeat(group, 1)[None, None]
+
+    def _added(self, seen: torch.Tensor) -> torch.Tensor:
+        """What is added to the scores so that only the seen keys count."""
+        return torch.zeros(seen.shape, dtype=self._dtype).masked_fill_(~seen, float("-inf"))
 
     def attend(
         self,
@@ -107,11 +139,12 @@ class TorchBackend:
         keys, values = step.kv.keys[layer].flatten(0, 1), step.kv.values[layer].flatten(0, 1)
         keys.index_copy_(0, step.slots, key)
         values.index_copy_(0, step.slots, value)
-        context_k = keys.index_select(0, prepared.gather)
-        context_v = values.index_select(0, prepared.gather)
+        gathered = (keys, values)
+        if prepared.gather is not None:
+            gathered = (keys.index_select(0, prepared.gather), values.index_select(0, prepared.gather))
         out = torch.empty_like(query)
         for bucket in prepared.buckets:
-            _attend_bucket(bucket, query, context_k, context_v, scale, out)
+            _attend_bucket(bucket, query, *(gathered if bucket.gathered else (keys, values)), scale, out)
         return out
 
 
@@ -153,15 +186,14 @@ def _bucketed(decodes: Seq[Sequence], padding: float) -> list[list[Sequence]]:
     return buckets
 
 
+def _first_slot(sequence: Sequence, block_size: int) -> int | None:
+    """The slot of a sequence's first token where its pages follow one another; None where they don't."""
+    used = sequence.blocks[: -(-sequence.context // block_size)]
+    return used[0] * block_size if used == tuple(range(used[0], used[0] + len(used))) else None
+
+
 def _context_slots(sequence: Sequence, block_size: int) -> torch.Tensor:
     """int64 ``[context]``: the slots of a sequence's tokens in order."""
     blocks = torch.tensor(sequence.blocks, dtype=torch.long)
     slots = blocks[:, None] * block_size + torch.arange(block_size)
     return slots.flatten()[: sequence.context]
-
-
-def _causal(sequence: Sequence, group: int) -> torch.Tensor:
-    """bool ``[1, 1, group * length, context]``: each new token sees the prefix, itself, and what lies between."""
-    prefix = sequence.context - sequence.length
-    mask = torch.ones(sequence.length, sequence.context, dtype=torch.bool).tril(prefix)
-    return mask.repeat(group, 1)[None, None]

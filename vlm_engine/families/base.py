@@ -24,6 +24,7 @@ class Family(Protocol):
         head: hidden states -> logits.
         text_config: configuration of the decoder.
         takes_images: whether there is a vision tower.
+        takes_several_images: whether a prompt may hold more than one picture.
         counts_images: whether the processor makes something else of a picture when a prompt holds several.
         feature_levels: how many ``[tokens, hidden]`` tensors a picture's features hold.
         pack_dim: dimension along which items of equal form are put together to be encoded at once; None = never.
@@ -35,6 +36,7 @@ class Family(Protocol):
     head: torch.nn.Module
     text_config: PretrainedConfig
     takes_images: bool
+    takes_several_images: bool
     counts_images: bool
     feature_levels: int
     pack_dim: int | None

@@ -21,6 +21,7 @@ class Idefics3Family:
 
     name = "idefics3"
     takes_images = True
+    takes_several_images = True
     counts_images = False
     feature_levels = 1
     pack_dim: int | None = 1

@@ -21,6 +21,7 @@ class InternVLFamily:
 
     name = "internvl"
     takes_images = True
+    takes_several_images = True
     counts_images = False
     feature_levels = 1
     pack_dim: int | None = 0

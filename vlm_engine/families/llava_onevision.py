@@ -25,6 +25,7 @@ class LlavaOnevisionFamily:
 
     name = "llava_onevision"
     takes_images = True
+    takes_several_images = True
     counts_images = True
     feature_levels = 1
     pack_dim: int | None = None  # pictures differ in their number of tiles

@@ -20,6 +20,7 @@ class QwenVLFamily:
 
     name = "qwen_vl"
     takes_images = True
+    takes_several_images = True
     counts_images = False
     pack_dim: int | None = 0
 

@@ -21,6 +21,7 @@ class TextFamily:
 
     name = "text"
     takes_images = False
+    takes_several_images = False
     counts_images = False
     feature_levels = 1
     pack_dim: int | None = None

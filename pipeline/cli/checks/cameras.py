@@ -21,12 +21,35 @@ def check_cameras(cameras: Sequence[CameraConfig], timeout: float) -> Iterator[F
         yield warning("cameras", "the configuration names none")
         return
     with ThreadPoolExecutor(min(AT_ONCE, len(cameras)), thread_name_prefix="check-camera") as pool:
-        yield from pool.map(lambda camera: check_camera(camera, timeout), cameras)
+        for findings in pool.map(lambda camera: check_streams(camera, timeout), cameras):
+            yield from findings
 
 
-def check_camera(camera: CameraConfig, timeout: float) -> Finding:
+def check_decoders(cameras: Sequence[CameraConfig]) -> Iterator[Finding]:
+    """Which devices can decode, where any camera may use one."""
+    if all(camera.decode == "cpu" for camera in cameras):
+        return
+    from ingest.decoder import device_faults
+
+    faults = device_faults()
+    usable = [name for name, fault in faults.items() if not fault]
+    why = "; ".join(f"{name}: {fault}" for name, fault in faults.items() if fault)
+    text = ", ".join(usable) if usable else f"none, so the CPU decodes ({why or 'PyAV was built without any'})"
+    yield ok("decode devices", text)
+
+
+def check_streams(camera: CameraConfig, timeout: float) -> list[Finding]:
+    """The camera's stream, and its sub-stream where it has one."""
+    findings = [check_camera(camera, timeout)]
+    if camera.enabled and camera.substream_url is not None:
+        small = camera.model_copy(update={"url": camera.substream_url})
+        findings.append(check_camera(small, timeout, "sub-stream of "))
+    return findings
+
+
+def check_camera(camera: CameraConfig, timeout: float, which: str = "") -> Finding:
     """Waits up to ``timeout`` seconds for the first picture after the connection was opened."""
-    subject = f"camera {camera.id}"
+    subject = f"{which}camera {camera.id}"
     if not camera.enabled:
         return warning(subject, "is disabled")
     from ingest.decoder import DecoderDevices

@@ -15,7 +15,10 @@ from pipeline.store.file_system import file_system_of, network_file_system
 GIB = 1024**3
 LEAST_FREE = 1 * GIB
 LEAST_FILES = 1024
-LEAST_SHARED = 64 * 1024**2
+FILES_BESIDE, FILES_A_CAMERA = 256, 8
+TASKS_BESIDE, TASKS_A_CAMERA = 256, 4
+LEAST_SHARED = 256 * 1024**2
+"""Docker gives 64 MiB unless told otherwise."""
 
 
 def check_data_folder(config: StoreConfig) -> Iterator[Finding]:
@@ -47,18 +50,83 @@ def check_data_folder(config: StoreConfig) -> Iterator[Finding]:
         yield ok("free space", f"{free / GIB:.0f} GiB")
 
 
-def check_limits() -> Iterator[Finding]:
-    """Open files, and the shared memory that pictures go through on their way to the engine (R73)."""
+def check_pictures(config: StoreConfig) -> Iterator[Finding]:
+    """Whether a picture can be written to the bucket, read back and deleted."""
+    if config.crops_url is None:
+        return
+    from pipeline.store.crop_objects import CropObjects
+    from pipeline.store.database import UnusableDatabase
+
+    subject = "pictures"
+    try:
+        CropObjects(config.crops_url).try_out()
+    except (OSError, UnusableDatabase) as error:
+        yield problem(subject, f"{config.crops_url}: {error}")
+    else:
+        yield ok(subject, config.crops_url)
+
+
+def check_limits(cameras: int = 0) -> Iterator[Finding]:
+    """Open files, processes and threads, and the shared memory that pictures go through to the engine (R73)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < LEAST_FILES:
-        yield warning("open files", f"the limit is {soft}; raise it to {LEAST_FILES} or more (ulimit -n, hard {hard})")
+    files = max(LEAST_FILES, FILES_BESIDE + FILES_A_CAMERA * cameras)
+    if 0 <= soft < files:
+        yield warning(
+            "open files",
+            f"the limit is {soft}; raise it to {files} or more (ulimit -n, LimitNOFILE, ulimits; hard {hard})",
+        )
     else:
         yield ok("open files", f"limit {soft if soft >= 0 else 'none'}")
+    yield _check_tasks(cameras)
     shared = Path("/dev/shm")
     if not shared.is_dir():
         return
-    size = shutil.disk_usage(shared).total
-    if size < LEAST_SHARED:
-        yield warning("shared memory", f"/dev/shm has {size >> 20} MiB; give the container 64 or more (shm_size)")
+    usage = shutil.disk_usage(shared)
+    if usage.total < LEAST_SHARED:
+        yield warning(
+            "shared memory",
+            f"/dev/shm has {usage.total >> 20} MiB; give the container {LEAST_SHARED >> 20} or more (shm_size): "
+            "where it is full, requests with pictures are turned away",
+        )
+    elif usage.free < LEAST_SHARED // 4:
+        yield warning("shared memory", f"/dev/shm has {usage.free >> 20} of {usage.total >> 20} MiB left")
     else:
-        yield ok("shared memory", f"/dev/shm {size >> 20} MiB")
+        yield ok("shared memory", f"/dev/shm {usage.total >> 20} MiB")
+
+
+def _check_tasks(cameras: int) -> Finding:
+    """Threads count as processes, for the user's limit and for the container's alike."""
+    subject, needed = "processes", TASKS_BESIDE + TASKS_A_CAMERA * cameras
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    limits = {"ulimit -u": soft if soft >= 0 else None, "pids_limit": container_task_limit()}
+    set_ones = {name: limit for name, limit in limits.items() if limit is not None}
+    if not set_ones:
+        return ok(subject, "limit none")
+    name = min(set_ones, key=lambda known: set_ones[known])
+    limit = set_ones[name]
+    if limit < needed:
+        return warning(subject, f"the limit is {limit} ({name}), threads included; raise it to {needed} or more")
+    return ok(subject, f"limit {limit} ({name})")
+
+
+def container_task_limit(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int | None:
+    """``pids.max`` of the control group that this process is in, or of the nearest one around it that has a limit."""
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "pids"):
+            continue
+        top = root / controllers
+        folder = top / path.lstrip("/")
+        while folder.is_relative_to(top):
+            try:
+                text = (folder / "pids.max").read_text().strip()
+            except OSError:
+                text = "max"
+            if text.isdecimal():
+                return int(text)
+            folder = folder.parent
+    return None

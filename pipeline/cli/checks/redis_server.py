@@ -15,15 +15,21 @@ _OLDEST = (7, 0)
 
 def check_redis(config: RedisConfig, timeout: float) -> Iterator[Finding]:
     """Without a URL it is the embedded server that must be there."""
-    if config.url is None:
-        yield _check_embedded()
-        return
     import redis
 
-    url = config.url.get_secret_value()
+    from pipeline.queue.address import RedisAddress
+    from pipeline.queue.connect import sync_client
+
+    address = RedisAddress.configured(config)
+    if address is None:
+        yield _check_embedded()
+        return
+    url = address.url
+    if address.sentinels:
+        url = f"master {address.master} of {len(address.sentinels)} Sentinels"
     try:
-        client = redis.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=None)
-    except ValueError as error:
+        client = sync_client(address, timeout)
+    except (ValueError, OSError) as error:
         yield problem(SUBJECT, f"redis.url can't be used: {redact(str(error))}")
         return
     try:

@@ -1,0 +1,1 @@
+"""Telling others of events: alert rules, webhooks, MQTT."""
