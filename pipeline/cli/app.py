@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from pipeline.cli.groups.cameras import cameras_cli
+from pipeline.cli.groups.events import events_cli
+from pipeline.cli.groups.keys import keys_cli
+from pipeline.cli.groups.models import models_cli
+from pipeline.cli.groups.queue import queue_cli
+from pipeline.cli.options import ConfigFile, ModelOption, OptionalConfigFile
 
 EPILOG = (
     "Every value of the configuration can be overridden by an environment variable: WATCHWORD_SERVER__PORT=9000, "
@@ -29,23 +35,15 @@ cli = typer.Typer(
 )
 
 bench_cli = typer.Typer(no_args_is_help=True, help="Measure: do chats stutter while others use the model?")
-cli.add_typer(bench_cli, name="bench")
-models_cli = typer.Typer(no_args_is_help=True, help="Models by a short name: what they need, what is here, fetch one.")
-cli.add_typer(models_cli, name="models")
-
-ConfigFile = Annotated[
-    Path, typer.Option("--config", "-c", help="The YAML file (see configs/ for ready ones).", show_default=False)
-]
-OptionalConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="The YAML file; without it, defaults and the environment.", show_default=False),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model", help="A local folder, a Hugging Face hub id or a preset.", show_default=False, metavar="NAME"
-    ),
-]
+for name, group in (
+    ("bench", bench_cli),
+    ("cameras", cameras_cli),
+    ("events", events_cli),
+    ("keys", keys_cli),
+    ("models", models_cli),
+    ("queue", queue_cli),
+):
+    cli.add_typer(group, name=name)
 
 
 def run() -> None:
@@ -302,208 +300,6 @@ def tune(
 
     options = TuneOptions(quick, budgets, targets, streams, seconds, prompt_tokens, limit_ms)
     sys.exit(run_tune(config, model, options, out))
-
-
-events_cli = typer.Typer(help="Look after stored events: delete what is too old or too much.", no_args_is_help=True)
-cli.add_typer(events_cli, name="events")
-
-
-@events_cli.callback()
-def events_group() -> None:
-    """Look after stored events: delete what is too old or too much."""
-
-
-@events_cli.command("prune")
-def events_prune(
-    config: OptionalConfigFile = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would go, and change nothing but the schema's version.")
-    ] = False,
-    days: Annotated[
-        float | None,
-        typer.Option(help="In place of retention.days, for this once.", min=0.0, show_default=False),
-    ] = None,
-    max_gib: Annotated[
-        float | None,
-        typer.Option(help="In place of retention.max_gib, for this once.", min=0.0, show_default=False),
-    ] = None,
-) -> None:
-    """Delete events that the retention says are too old or too much, and pictures that no event names.
-
-    `serve` does the same every few minutes; both may run at once. What is active or being described stays.
-    """
-    from pipeline.cli.events import run_prune
-
-    sys.exit(run_prune(config, dry_run=dry_run, days=days, max_gib=max_gib))
-
-
-queue_cli = typer.Typer(help="Look at the queue of crops between ingest and serve.")
-cli.add_typer(queue_cli, name="queue")
-dead_cli = typer.Typer(no_args_is_help=True, help="Crops that were put aside after failing too often.")
-queue_cli.add_typer(dead_cli, name="dead")
-
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
-LetterIds = Annotated[list[str] | None, typer.Argument(help="As `list` shows them.", metavar="ID", show_default=False)]
-EveryLetter = Annotated[bool, typer.Option("--all", help="All that are kept.")]
-
-
-@queue_cli.callback(invoke_without_command=True)
-def queue(
-    context: typer.Context,
-    config: OptionalConfigFile = None,
-    as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")] = False,
-) -> None:
-    """How many crops wait and for how long, by camera; who describes; what was dropped and why.
-
-    Asks Redis itself, so it works whether serve runs or not.
-    """
-    if context.invoked_subcommand is None:
-        from pipeline.cli.queue import run_queue
-
-        sys.exit(run_queue(config, as_json=as_json, watch=watch))
-
-
-@dead_cli.command("list")
-def dead_list(
-    config: OptionalConfigFile = None,
-    limit: Annotated[int, typer.Option(help="Newest first.", min=1, max=10_000)] = 50,
-    as_json: JsonOption = False,
-) -> None:
-    """Which crops were put aside, and why."""
-    from pipeline.cli.queue import list_dead
-
-    sys.exit(list_dead(config, limit=limit, as_json=as_json))
-
-
-@dead_cli.command("show")
-def dead_show(
-    letter: Annotated[str, typer.Argument(help="As `list` shows it.", metavar="ID")],
-    config: OptionalConfigFile = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Write its picture to this file.", metavar="FILE.jpg", show_default=False)
-    ] = None,
-) -> None:
-    """All that is known of one, and its picture."""
-    from pipeline.cli.queue import show_dead
-
-    sys.exit(show_dead(config, letter, picture))
-
-
-@dead_cli.command("replay")
-def dead_replay(letters: LetterIds = None, config: OptionalConfigFile = None, every: EveryLetter = False) -> None:
-    """Queue them once more, as new crops: with the model and the words that serve has now."""
-    from pipeline.cli.queue import replay_dead
-
-    sys.exit(replay_dead(config, letters or [], every=every))
-
-
-@dead_cli.command("drop")
-def dead_drop(letters: LetterIds = None, config: OptionalConfigFile = None, every: EveryLetter = False) -> None:
-    """Throw them away. Their events keep saying that they failed."""
-    from pipeline.cli.queue import drop_dead
-
-    sys.exit(drop_dead(config, letters or [], every=every))
-
-
-cameras_cli = typer.Typer(help="See the cameras of a running server, or find new ones.", no_args_is_help=True)
-cli.add_typer(cameras_cli, name="cameras")
-
-
-@cameras_cli.command("list")
-def cameras_list(
-    url: Annotated[str, typer.Option(help="A running server.")] = "http://127.0.0.1:8000",
-    api_key: Annotated[
-        str | None, typer.Option(envvar="WATCHWORD_API_KEY", help="When the server asks for one.", show_default=False)
-    ] = None,
-) -> None:
-    """List the cameras of a running server: state, frames a second, where their settings come from."""
-    from pipeline.cli.cameras import run_list
-
-    sys.exit(run_list(url, api_key))
-
-
-@cameras_cli.command("discover")
-def cameras_discover(
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for answers.", min=1, max=60)] = 4.0,
-    interface: Annotated[
-        str | None,
-        typer.Option(
-            help="This machine's address in the network to search.",
-            show_default="the default route's",
-            metavar="ADDRESS",
-        ),
-    ] = None,
-) -> None:
-    """Find cameras in the local network by ONVIF's WS-Discovery; needs watchword\\[onvif].
-
-    Asks the devices that answer for their names, without a password.
-    """
-    from pipeline.cli.cameras import run_discover
-
-    sys.exit(run_discover(timeout, interface))
-
-
-keys = typer.Typer(help="Make API keys and their hashes for server.api_keys; keys themselves are stored nowhere.")
-cli.add_typer(keys, name="keys", no_args_is_help=True)
-
-
-class KeyRole(StrEnum):
-    """What a key may do; docs/api.md has the table."""
-
-    chat = "chat"
-    viewer = "viewer"
-    operator = "operator"
-    admin = "admin"
-
-
-@keys.command("new")
-def keys_new(
-    name: Annotated[str, typer.Option(help="Whose key it is, for logs.", show_default=False)] = "",
-    role: Annotated[list[KeyRole] | None, typer.Option(help="May be given several times.", show_default="chat")] = None,
-) -> None:
-    """Make a random key: it is shown once (on stderr), the lines for the configuration go to stdout."""
-    from pipeline.cli.keys import new_key
-
-    sys.exit(new_key(name, [str(given) for given in role or [KeyRole.chat]]))
-
-
-@keys.command("hash")
-def keys_hash() -> None:
-    """Read a key from stdin and print its hash; at least 32 random characters."""
-    from pipeline.cli.keys import hash_key
-
-    sys.exit(hash_key())
-
-
-@models_cli.command("list")
-def models_list() -> None:
-    """All presets: size, memory, licence, what each is good for, and whether it is here. Asks nobody."""
-    from pipeline.cli.models import run_list
-
-    sys.exit(run_list())
-
-
-ModelName = Annotated[str, typer.Argument(help="A preset, a hub id or a folder.", show_default=False, metavar="NAME")]
-
-
-@models_cli.command("info")
-def models_info(name: ModelName) -> None:
-    """What one model needs and what of it is here. Asks nobody."""
-    from pipeline.cli.models import run_info
-
-    sys.exit(run_info(name))
-
-
-@models_cli.command("install")
-def models_install(
-    name: ModelName,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.", show_default=False)] = None,
-) -> None:
-    """Fetch a model from the Hugging Face hub into its cache, as far as its files aren't here."""
-    from pipeline.cli.models import run_install
-
-    sys.exit(run_install(name, revision))
 
 
 @cli.command("demo-camera")
