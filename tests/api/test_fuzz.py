@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import traceback
 from pathlib import Path
 
 import pytest
@@ -53,13 +54,15 @@ def test_five_hundred_requests_as_described(everything, engine, client):
 
 
 @pytest.mark.soak
-def test_ten_thousand_requests_as_described(everything, engine, client):
+def test_ten_thousand_requests_as_described(everything, engine, client, caplog):
     """In pieces with seeds of their own; the file holds what was seen so far, whatever happens to the rest."""
-    report, seeds = Report(), 0
+    report, seeds, failures = Report(), 0, []
     while report.requests < SOAK_REQUESTS:
         seeds += 1
         report.add(fuzz(everything.url, SOAK_PIECE, number=SOAK_SEED * seeds))
-        RESULTS.write_text(json.dumps(summary(report, seeds), indent=1) + "\n")
+        failures += [traceback_of(record.exc_info) for record in caplog.records if record.exc_info]
+        caplog.clear()
+        RESULTS.write_text(json.dumps(summary(report, seeds) | {"failures": failures}, indent=1) + "\n")
         check_well(everything, engine, client)
     assert report.wrong == []
 
@@ -68,6 +71,11 @@ def summary(report: Report, pieces: int) -> dict:
     """For the results file."""
     how = f"pieces of about {SOAK_PIECE} requests with the seeds {SOAK_SEED} times 1 to {pieces}; tiny SmolVLM, 2 cores"
     return {"how": how, "commit": commit(), **report.as_json()}
+
+
+def traceback_of(failure: tuple) -> str:
+    """The end of it: bodies don't tell what broke."""
+    return "".join(traceback.format_exception(*failure))[-1500:]
 
 
 def commit() -> str:
