@@ -80,7 +80,7 @@ def _fits(section: Section, shape: AttentionShape, rows: Rows, label: str) -> bo
 def _measure(shape: AttentionShape, rows: Rows, backend: TritonBackend, device: torch.device) -> dict[str, Any]:
     layer = Layer(shape, rows, device)
     triton_ms = _time(layer.call(backend), device)
-    torch_ms = _time(layer.call(TorchBackend(torch.bfloat16)), device)
+    torch_ms = _time(layer.call(TorchBackend(shape.dtype)), device)
     record: dict[str, Any] = {"triton_ms": triton_ms, "torch_backend_ms": torch_ms}
     if len(set(rows)) == 1:
         record["sdpa_dense_ms"] = _time(layer.dense_call(), device)

@@ -197,5 +197,6 @@ def test_the_official_client_reads_over_the_comments(small_steps):
         client = OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
         with held(engine) as gate:
             stream = client.chat.completions.create(messages=user(), model=MODEL, max_tokens=5, stream=True)
+            until(lambda: engine._core.has_work)  # the request may still be on its way to the engine's thread
             step_until(gate, lambda: not engine._core.has_work)
             assert [chunk.choices[0].finish_reason for chunk in stream][-1] in ("length", "stop")

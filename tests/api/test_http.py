@@ -126,9 +126,8 @@ def test_a_body_that_does_not_come_is_408_and_holds_nothing(engine):
         assert answer.startswith(b"HTTP/1.1 408") and b"server.body_timeout_s" in answer
         until(lambda: server.app.state.limits.num_open == 0)
         # Once the body is there, the answer may take longer.
-        assert (
-            httpx.post(f"{server.url}/v1/responses", json={"input": "x", "max_output_tokens": 200}).status_code == 200
-        )
+        body = {"input": "x", "max_output_tokens": 200}
+        assert httpx.post(f"{server.url}/v1/responses", json=body, timeout=120).status_code == 200
 
 
 def test_a_client_that_leaves_within_its_body_is_no_error(server, caplog):

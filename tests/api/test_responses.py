@@ -126,7 +126,6 @@ def test_logprobs_come_when_included(client):
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "x", "max_output_tokens": CONTEXT}, "max_output_tokens"),
         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"input": "x", "background": True, "stream": True}, "background"),
         ({"input": "x", "background": True, "store": False}, "background"),
         ({"input": "x", "stream_options": {"include_obfuscation": False}}, "stream_options"),
         ({"input": "x", "stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options"),

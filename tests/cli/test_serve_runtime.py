@@ -88,7 +88,7 @@ async def test_live_at_once_ready_when_loaded_and_ended_when_the_engine_breaks(
             raise RuntimeError("broken on purpose")
 
         assert runtime.engine is not None
-        runtime.engine._post(break_it)
+        runtime.engine._thread.post(break_it)
         with pytest.raises(EngineDied):
             await asyncio.wait_for(runtime.wait(), 30)
         assert (await http.get(f"{runtime.url}/health/ready")).status_code == 503
