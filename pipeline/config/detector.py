@@ -50,8 +50,7 @@ class TrackingConfig(Section):
     tracker: Literal["bytetrack", "botsort"] = Field(
         "bytetrack",
         title="Tracker",
-        description="bytetrack, or botsort, which makes up for a camera that moves (it looks at each picture; measured "
-        "on 2 cores: see docs/cameras.md).",
+        description="bytetrack, or botsort, which makes up for a camera that moves: it looks at each picture.",
     )
     confirm_hits: int = Field(
         3, title="Hits to confirm", description="Detections before a track is an event.", ge=1, le=100
