@@ -23,7 +23,7 @@ from pipeline.delivery.transport import DeliveryFailed
 from pipeline.delivery.webhook import tls_context
 from pipeline.logs import ThrottledLogger
 from pipeline.messages import CameraState
-from pipeline.queue.health import QueueUnavailable
+from pipeline.queue.health import QueueUnavailable, checkpoint
 from pipeline.queue.hub import CameraHub
 from pipeline.reasons import Reason
 from pipeline.store import EventRecord, EventStore
@@ -117,9 +117,9 @@ class MqttTransport:
         event_topic = self._topics.event(delivery.camera)
         try:
             await self._send_picture(client, delivery.camera, body["data"]["event"])
-            await client.publish(self._topics.events, _json(body), qos=1)
+            await _publish(client, self._topics.events, _json(body))
             for change in body["data"]["changes"]:
-                await client.publish(event_topic, _json(_event_payload(change, body)), qos=1)
+                await _publish(client, event_topic, _json(_event_payload(change, body)))
         except aiomqtt.MqttError as error:
             raise failure_of(error) from None
         self._dirty.set()
@@ -153,7 +153,7 @@ class MqttTransport:
         if len(jpeg) > self._config.max_image_bytes:
             await self._storing.until_done(lambda: self._store.deliveries.count(MQTT, Reason.PICTURE_TOO_LARGE.value))
             return
-        await client.publish(self._topics.image(camera), jpeg, qos=1, retain=True)
+        await _publish(client, self._topics.image(camera), jpeg, retain=True)
 
     async def _picture(self, event_id: str, crop_id: str) -> bytes | None:
         """From the store, or while the crop waits for a describer from Redis; None when it is gone."""
@@ -196,26 +196,39 @@ class MqttTransport:
     async def _connect(self, held: Callable[[], bool]) -> None:
         """One connection to its end, which is always an exception."""
         will = aiomqtt.Will(self._topics.availability, OFFLINE, qos=1, retain=True)
-        async with mqtt_client(self._config, self._config.client_id, will=will) as client:
-            log.info("connected to the MQTT broker %s", self._config.address)
-            self._retained.clear()
-            self._pictures.clear()
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._listen(client), name="mqtt-listen")
-                    tasks.create_task(self._follow(client), name="mqtt-follow")
-                    tasks.create_task(self._publish_states(client), name="mqtt-states")
-                    tasks.create_task(_watch(held), name="mqtt-held")
-            finally:
-                self._client = None
-                with suppress(aiomqtt.MqttError, TimeoutError):
-                    # A clean end makes no last will.
-                    async with asyncio.timeout(GOODBYE_S):
-                        await client.publish(self._topics.availability, OFFLINE, qos=1, retain=True)
+        cancelled = False
+        try:
+            async with mqtt_client(self._config, self._config.client_id, will=will) as client:
+                log.info("connected to the MQTT broker %s", self._config.address)
+                self._retained.clear()
+                self._pictures.clear()
+                try:
+                    await self._use(client, held)
+                except asyncio.CancelledError:
+                    cancelled = True
+                    raise
+                finally:
+                    self._client = None
+                    with suppress(aiomqtt.MqttError, TimeoutError):
+                        # A clean end makes no last will.
+                        async with asyncio.timeout(GOODBYE_S):
+                            await client.publish(self._topics.availability, OFFLINE, qos=1, retain=True)
+        except aiomqtt.MqttError:
+            if cancelled:  # an error of the goodbye must not take its place
+                raise asyncio.CancelledError from None
+            raise
+
+    async def _use(self, client: aiomqtt.Client, held: Callable[[], bool]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen(client), name="mqtt-listen")
+            tasks.create_task(self._follow(client), name="mqtt-follow")
+            tasks.create_task(self._publish_states(client), name="mqtt-states")
+            tasks.create_task(_watch(held), name="mqtt-held")
 
     async def _listen(self, client: aiomqtt.Client) -> None:
         """Home Assistant says when it starts: then it is told of the entities again."""
         await client.subscribe(f"{self._config.discovery_prefix}/status", qos=1)
+        checkpoint()
         async for message in client.messages:
             if message.payload == ONLINE.encode() and not message.retain:
                 self._retained.clear()
@@ -300,8 +313,14 @@ class MqttTransport:
     async def _retain(self, client: aiomqtt.Client, topic: str, payload: str) -> None:
         """Publishes what is not there yet."""
         if self._retained.get(topic) != payload:
-            await client.publish(topic, payload, qos=1, retain=True)
+            await _publish(client, topic, payload, retain=True)
             self._retained[topic] = payload
+
+
+async def _publish(client: aiomqtt.Client, topic: str, payload: str | bytes, *, retain: bool = False) -> None:
+    """At least once; ends a task whose cancellation the client lost."""
+    await client.publish(topic, payload, qos=1, retain=retain)
+    checkpoint()
 
 
 async def _watch(held: Callable[[], bool]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -114,11 +117,25 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    write_ahead(cursor)
     # A killed process loses nothing that was committed; only a power cut may lose the last moments, never the file.
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def write_ahead(cursor: Any) -> None:
+    """Switches to the write-ahead log. SQLite does not wait for others who switch a new file at the same moment,
+    whatever the timeout: it says at once that the file is locked (https://www.sqlite.org/wal.html, section 9)."""
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= until:
+                raise
+            time.sleep(random.uniform(0.005, 0.05))
 
 
 def _begin_sqlite(connection: Connection) -> None:

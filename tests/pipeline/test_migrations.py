@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from pipeline.config.engine import StoreConfig
 from pipeline.store import EventFilter, EventStore
-from pipeline.store.database import database_url
+from pipeline.store.database import database_url, write_ahead
 from pipeline.store.migrate import SchemaMismatch, alembic_config
 from pipeline.store.schema import Base
 from tests.pipeline.material import crop_of, jpeg_of
@@ -155,6 +157,41 @@ def test_processes_that_start_at_once_migrate_once(store_config):
     for store in stores:
         store.close()
     assert version_of(store_config) == head()
+
+
+def test_a_file_that_another_switches_to_its_log_is_waited_for(tmp_path):
+    """SQLite does not wait there by itself, whatever its timeout."""
+    path = tmp_path / "watchword.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE something (number INTEGER)")
+    other.execute("BEGIN EXCLUSIVE")
+    with closing(sqlite3.connect(path, timeout=0)) as plain, pytest.raises(sqlite3.OperationalError, match="locked"):
+        plain.execute("PRAGMA journal_mode = WAL")
+    asked = threading.Event()
+
+    class Cursor:
+        """Says when the switch was refused for the first time."""
+
+        def __init__(self, cursor: sqlite3.Cursor) -> None:
+            self.execute_once = cursor.execute
+
+        def execute(self, statement: str) -> None:
+            try:
+                self.execute_once(statement)
+            finally:
+                asked.set()
+
+    def switch() -> str:
+        with closing(sqlite3.connect(path, timeout=0)) as mine:
+            write_ahead(Cursor(mine.cursor()))
+            return str(mine.execute("PRAGMA journal_mode").fetchone()[0])
+
+    with ThreadPoolExecutor(1) as pool:
+        switched = pool.submit(switch)
+        assert asked.wait(20)
+        other.execute("ROLLBACK")
+        assert switched.result(20) == "wal"
+    other.close()
 
 
 def test_a_password_in_the_url_is_in_no_error(tmp_path):

@@ -106,6 +106,26 @@ async def test_the_newest_description_is_retained_and_comes_back_after_a_restart
     assert (shown["description"], shown["event_id"]) == ("A tall person.", "front.a-1")
 
 
+async def test_a_cancellation_that_the_client_loses_ends_delivery(tmp_path, redis_url, monkeypatch) -> None:
+    """Before Python 3.12 ``asyncio.wait_for``, which the client awaits, drops one that comes as it is done."""
+    publish, lost = aiomqtt.Client.publish, []
+
+    async def losing(self: aiomqtt.Client, topic: str, *args: Any, **options: Any) -> None:
+        await publish(self, topic, *args, **options)
+        if topic.endswith("/availability") and args and args[0] == "online" and not lost:
+            reached.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                lost.append(topic)
+
+    reached = asyncio.Event()
+    monkeypatch.setattr(aiomqtt.Client, "publish", losing)
+    async with broker() as port, asyncio.timeout(60), running(config_of(tmp_path, redis_url, port)):
+        await reached.wait()
+    assert lost == ["watchword/availability"]
+
+
 async def test_a_broker_that_is_away_gets_everything_when_it_is_back(tmp_path, redis_url) -> None:
     port = free_port()
     async with running(config_of(tmp_path, redis_url, port)) as parts:
