@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -27,6 +28,7 @@ from api.operator import camera_settings, cameras, dead_letters, deliveries, eng
 from api.origin import CheckOrigin
 from api.services import Services
 from pipeline.config.server import Role
+from vlm_engine.engine import EngineState
 
 _DESCRIPTION = (
     "Cameras into words: people found by YOLO26, described by a vision-language model that answers chats in the same "
@@ -75,7 +77,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     server = services.config.server
     app.state.keys = auth.ApiKeys(server)
-    app.state.limits = Limits(server.max_open_requests)
+    app.state.limits = Limits(server.max_open_requests, room=partial(_require_room, services))
     app.state.responses = ResponseStore(
         server.stored_responses, server.stored_responses_bytes, server.stored_responses_age_s
     )
@@ -100,6 +102,12 @@ def create_app(services: Services) -> FastAPI:
             app.include_router(router, dependencies=[Depends(auth.require(role))])
     _describe_bodies(app)
     return app
+
+
+def _require_room(services: Services, preparing: int) -> None:
+    """Raises OverloadedError when the engine's queue has no room; an engine that isn't ready is the route's to tell."""
+    if services.engine is not None and services.engine.state is EngineState.READY:
+        services.engine.require_room(preparing)
 
 
 _BODIES: Mapping[str, Sequence[type[BaseModel]]] = {

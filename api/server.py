@@ -14,6 +14,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_S = 20.0
 """Longest wait for a request's head, from the connection's first byte or the last answer's end."""
 BACKLOG = 2048
+"""Connections that the system keeps until they are accepted."""
+ACCEPTED_AT_ONCE = 4
+"""Connections that a turn of the event loop accepts: hundreds at once would be a turn of a tenth of a second."""
 SHUTDOWN_S = 8
 """Longest wait for open answers on shutdown; what is left then is cut."""
 
@@ -79,6 +82,7 @@ class ApiServer(uvicorn.Server):
             http=BoundedHead,
             ws="none",
             timeout_graceful_shutdown=SHUTDOWN_S,
+            backlog=ACCEPTED_AT_ONCE,
         )
         super().__init__(config)
         self._closing: asyncio.Event = app.state.closing
@@ -92,6 +96,12 @@ class ApiServer(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await super().serve(sockets=sockets or [self._socket])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            # asyncio takes one number for what it accepts in a turn and for what the system keeps; the second is ours.
+            listener.listen(BACKLOG)
 
     def stop(self) -> None:
         """Ends serve() soon: open event streams end now, other answers may finish for a while."""

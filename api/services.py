@@ -48,7 +48,7 @@ class Services:
     deliverer: Deliverer | None = None
 
 
-def services_of(request: Request) -> Services:
+async def services_of(request: Request) -> Services:
     """The services of the app that serves this request."""
     services: Services = request.app.state.services
     return services

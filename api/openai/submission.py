@@ -15,6 +15,7 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from api.errors import ApiError, describe_validation, engine_dead, from_engine, invalid
+from api.limits import GENERATING, Slot
 from api.openai.answers import PROMPT_TAIL, AnswerShape
 from api.openai.fields import Neutral, SamplingFields, StrictModel, refuse_unsupported
 from api.services import Services
@@ -42,17 +43,19 @@ TIMEOUT_HEADER = "X-Request-Timeout"
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a request must be answered.
+    """When a request must be answered, and the slot it was let in with.
 
     Attributes:
         at: on the event loop's clock, in seconds.
         seconds: the time allowed in all.
         knob: who said so: the configuration's key or the request's header.
+        slot: told when the engine's queue has the request.
     """
 
     at: float
     seconds: float
     knob: str
+    slot: Slot
 
     def passed(self) -> ApiError:
         """The 504 for it."""
@@ -63,9 +66,9 @@ class Deadline:
 def deadline_of(request: Request, services: Services) -> Deadline:
     """The server's own, or a shorter one by the header X-Request-Timeout (seconds). Raises a 400 for a longer one."""
     most, given = services.config.server.request_timeout_s, request.headers.get(TIMEOUT_HEADER)
-    now = asyncio.get_running_loop().time()
+    now, slot = asyncio.get_running_loop().time(), request.state.slot
     if given is None:
-        return Deadline(now + most, most, "server.request_timeout_s")
+        return Deadline(now + most, most, "server.request_timeout_s", slot)
     try:
         seconds = float(given)
     except ValueError:
@@ -76,7 +79,7 @@ def deadline_of(request: Request, services: Services) -> Deadline:
             "(server.request_timeout_s).",
             param=TIMEOUT_HEADER,
         )
-    return Deadline(now + seconds, seconds, TIMEOUT_HEADER)
+    return Deadline(now + seconds, seconds, TIMEOUT_HEADER, slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +100,17 @@ class Submission:
 
 
 async def read_json(request: Request) -> bytes:
-    """The body. Anything but application/json is refused: a foreign web page can send other types without asking."""
+    """The body. Anything but application/json is refused: a foreign web page can send other types without asking.
+
+    A request that the engine's queue has no room for is refused once its body is there, before it is parsed.
+    """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise ApiError(415, "The Content-Type must be application/json.", code="unsupported_media_type")
-    return await request.body()
+    body = await request.body()
+    if request.scope["path"] in GENERATING:
+        await request.state.slot.queue_up()
+    return body
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
@@ -198,14 +207,13 @@ async def submit_prompt(
     request_id: str,
     deadline: Deadline,
 ) -> OutputStream:
-    """Submits what ``prepare`` makes, unless the queue is full already."""
+    """Submits what ``prepare`` makes; the queue had room when the request was let in (:mod:`api.limits`)."""
     fields = submission.fields
     try:
         async with asyncio.timeout_at(deadline.at):
-            engine.require_room()
             prompt = await prepare()
             tail = engine.tokenizer.decode(prompt.token_ids[-PROMPT_TAIL:])
-            return await engine.submit(
+            stream = await engine.submit(
                 prompt,
                 submission.shape.bind(submission.params, tail),
                 request_id=request_id,
@@ -213,6 +221,8 @@ async def submit_prompt(
                 priority=fields.priority or 0,
                 cache_salt=fields.cache_salt,
             )
+            deadline.slot.submitted()
+            return stream
     except EngineError as error:
         renames = {**submission.renames, "structured_outputs": submission.shape.source}
         raise from_engine(error, renames) from error

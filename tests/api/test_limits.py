@@ -13,7 +13,7 @@ from openai import OpenAI
 
 from api.auth import Caller
 from api.errors import ApiError
-from api.limits import Limits
+from api.limits import Limits, Pace
 from api.services import Services
 from pipeline.cli.keys import hash_of
 from pipeline.cli.serve import run_serve
@@ -25,6 +25,7 @@ from tests.api.live_server import LiveServer
 from tests.api.station import Station
 from tests.api.test_responses_stored import SetClock
 from tests.api.waiting import until
+from vlm_engine.errors import OverloadedError
 
 CHAT = {"messages": user(), "max_tokens": 1}
 LONG = {"messages": user(), "max_tokens": 1500, "ignore_eos": True, "stream": True}
@@ -194,6 +195,52 @@ def test_a_slot_is_free_again_when_left_once():
     slot.leave()
     assert limits.num_open == 1
     limits.enter(ann)
+
+
+async def test_what_is_being_prepared_counts_as_waiting():
+    """Else a burst would be tokenised whole before the first of it is in the engine's queue."""
+    asked: list[int] = []
+
+    def room(preparing: int) -> None:
+        asked.append(preparing)
+        if preparing >= 2:
+            raise OverloadedError("2 requests wait already", retry_after=5.0)
+
+    limits = Limits(100, room=room)
+    ann = Caller("ann", frozenset())
+    first, second, third = (limits.enter(ann) for _ in range(3))
+    await first.queue_up()
+    await second.queue_up()
+    with pytest.raises(ApiError) as error:
+        await third.queue_up()
+    assert error.value.status == 429 and error.value.headers["Retry-After"] == "5"
+    first.submitted()  # the engine counts it now
+    first.submitted()
+    await third.queue_up()
+    second.leave()
+    assert limits.num_preparing == 1 and asked == [0, 1, 2, 1]
+    third.leave()
+    third.leave()
+    assert limits.num_preparing == 0 and limits.num_open == 1
+
+
+def test_a_burst_is_spread_and_what_comes_at_leisure_does_not_wait():
+    pace = Pace(0.25, 4)
+    waits = [pace.delay(10.0) for _ in range(4 + 50)]
+    assert waits[: 4 + 1] == [0.0] * 5
+    assert waits[-1] == 49 * 0.25
+    assert pace.delay(10.0 + 49 * 0.25) == 0.25
+    assert [pace.delay(40.0 + number * 0.25) for number in range(100)] == [0.0] * 100
+
+
+def test_a_flood_does_not_become_a_queue_that_everybody_stands_in():
+    pace = Pace(0.25, 4, longest=2.0)
+    assert [pace.delay(10.0) for _ in range(13)][-1] == 2.0
+    for _ in range(1000):
+        with pytest.raises(ApiError) as error:
+            pace.delay(10.0)
+    assert error.value.status == 429 and error.value.headers["Retry-After"] == "1"
+    assert pace.delay(10.5) == 1.75, "those that were refused take nobody's turn"
 
 
 def test_one_key_over_its_rate_is_429_and_the_other_goes_on(engine):

@@ -303,8 +303,8 @@ def test_events_are_found_by_meaning_where_embeddings_are_configured(operator, s
 def test_the_metrics_tell_how_descriptions_fare(operator, station):
     station.describing.answered(AnswerForm.VALID, 0.3)
     station.describing.answered(AnswerForm.REPAIRED, None)
-    station.describing.ended(Outcome.DESCRIBED, 4.0)
-    station.describing.ended(Outcome.EXPIRED, None)
+    station.describing.ended(Outcome.DESCRIBED, age_s=4.0, queued_s=1.5)
+    station.describing.ended(Outcome.EXPIRED)
     station.describing.put_off(Reason.ENGINE_BUSY)
     text = operator.get("/metrics").text
     for line in (
@@ -316,6 +316,7 @@ def test_the_metrics_tell_how_descriptions_fare(operator, station):
         'watchword_describer_put_off_total{reason="engine_busy"} 1.0',
         'watchword_describer_first_words_seconds_bucket{le="0.5"} 1.0',
         "watchword_describer_stored_seconds_sum 4.0",
+        "watchword_describer_queued_seconds_sum 1.5",
     ):
         assert line in text.splitlines()
 
