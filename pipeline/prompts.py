@@ -16,11 +16,11 @@ from pipeline.config.prompt_template import fill
 from pipeline.messages import CropMessage
 from pipeline.store import EventRecord
 
-_STRUCTURE = (
+STRUCTURE = (
     'Answer with one JSON object that fits this JSON schema and with nothing else; "unknown" stands for what can\'t be '
     "seen:"
 )
-_SEVERAL = "The pictures show the same person, oldest first."
+SEVERAL = "The pictures show the same person, oldest first."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class PromptBook:
         template = (camera.prompt if camera is not None else None) or config.prompt
         question = fill(template, _values(message, event, camera))
         if pictures > 1:
-            question = f"{_SEVERAL} {question}"
+            question = f"{SEVERAL} {question}"
         schema = self._schema(camera)
         if schema is None:
             return Prompt(config.system_prompt, question, None)
         outline = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-        parts = (config.system_prompt, f"{_STRUCTURE}\n{outline}")
+        parts = (config.system_prompt, f"{STRUCTURE}\n{outline}")
         return Prompt("\n\n".join(part for part in parts if part), question, schema)
 
     def _schema(self, camera: CameraConfig | None) -> Mapping[str, Any] | None:

@@ -185,6 +185,40 @@ def _build_internvl(out: Path) -> None:
     ).save_pretrained(out)
 
 
+def _build_nano(out: Path) -> None:
+    """Watchword's own: the real tower with random weights, a picture of 12 tokens of which 8 tell a concept."""
+    from transformers import AutoTokenizer
+
+    from vlm_engine.families.nano_model import NanoConfig
+    from vlm_engine.families.nano_processing import NanoProcessor
+
+    tokenizer = AutoTokenizer.from_pretrained(_source("smolvlm"))
+    text = dict(vocab_size=49280, max_position_embeddings=8192, bos_token_id=1, eos_token_id=2, pad_token_id=2)
+    image_id = tokenizer.convert_tokens_to_ids("<image>")
+    config = NanoConfig(text_config=text | _tiny(kv_heads=2), image_token_id=image_id, image_tokens=12, change_rank=3)
+    _save_model(config, out)
+    _make_sure(out)
+    tokenizer.chat_template = CHATML.replace("IMAGE", "<image>")
+    NanoProcessor(tokenizer, 12).save_pretrained(out)
+
+
+def _make_sure(out: Path) -> None:
+    """The untrained tower finds all pictures alike and everything unclear, and a change begins with none; here pictures
+    are told apart and felt."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(out / "model.safetensors")
+    for name, value in weights.items():
+        if ".vision.colour.3." in name or (".vision.heads." in name and ".3." in name):
+            weights[name] = value * 300.0
+        elif name.endswith("connector.floor"):
+            weights[name] = value * 0.0  # says what is likeliest, however unlikely
+        elif name.endswith(".up"):
+            weights[name] = 0.1 * torch.randn(value.shape, generator=torch.Generator().manual_seed(len(name)))
+    save_file(weights, out / "model.safetensors", {"format": "pt"})
+
+
 # Text decoders --------------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +362,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "qwen3-vl": _build_shared("qwen3-vl"),
     "llava-onevision": _build_llava_onevision,
     "internvl": _build_internvl,
+    "nano": _build_nano,
     "text": _build_llama,
     "qwen2": _build_qwen2,
     "qwen3": _build_qwen3,

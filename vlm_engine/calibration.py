@@ -38,7 +38,7 @@ CONTEXT = 4096
 """Tokens of prefix with which step times are measured, at most: terms of a short one drown in the noise."""
 ENCODER_LIMIT_S = 3.0
 """Larger pictures are left out once so much time has gone."""
-VERSION = 3
+VERSION = 4
 TRUSTED = 1.5
 """A kept measurement is trusted when a decode step takes at most this factor more or less than it says."""
 

@@ -325,14 +325,17 @@ class VLMEngine:
         text: str = self.tokenizer.decode(list(token_ids), clean_up_tokenization_spaces=False)
         return text
 
-    def require_room(self) -> None:
+    def require_room(self, preparing: int = 0) -> None:
         """Raises OverloadedError when the queue is full, EngineDeadError when the engine isn't ready.
 
         Worth asking before a prompt is prepared: in a burst that work would be for nothing.
+
+        Args:
+            preparing: further requests that are prepared now and will be submitted; they count as waiting.
         """
         self._require_ready()
         core, _ = self._ready_parts()
-        waiting = core.num_waiting + len(self._thread.inbox)
+        waiting = core.num_waiting + len(self._thread.inbox) + preparing
         if waiting >= self.config.max_queued_requests:
             raise OverloadedError(
                 f"{waiting} requests wait already (max_queued_requests is {self.config.max_queued_requests})",

@@ -7,6 +7,7 @@ that the family can do:
 idefics3, smolvlm  ``size.longest_edge`` by whole tiles, then one tile (``do_image_splitting: false``)
 qwen_vl            ``size.longest_edge`` (in pixels: ``max_pixels``), the least size with it where it would be more
 internvl           ``max_patches`` (and ``min_patches``), then one tile (``crop_to_patches: false``)
+watchword_nano     nothing: every picture takes as many tokens
 llava_onevision    the picture scaled down to a smaller grid (its processor and encoder count tokens by the configured
                    grids, so these can't be narrowed), then the whole view alone, as for one picture of several
 =================  ====================================================================================================
@@ -339,7 +340,21 @@ class LlavaOnevisionSizing(ImageSizing):
         return 1 + int(rows // size["height"]) * int(columns // size["width"])
 
 
+class NanoSizing(ImageSizing):
+    """One size, one number of tokens."""
+
+    family = "watchword_nano"
+    splits = False
+
+    @property
+    def least(self) -> int:
+        return int(self._processor.image_seq_len)
+
+    def _candidates(self, width: int, height: int, options: Options, copies: int, bound: int | None) -> Iterator[Fit]:
+        yield Fit(options, self.least, copies)
+
+
 SIZINGS: Mapping[str, type[ImageSizing]] = {
-    sizing.family: sizing for sizing in (Idefics3Sizing, QwenVLSizing, InternVLSizing, LlavaOnevisionSizing)
+    sizing.family: sizing for sizing in (Idefics3Sizing, QwenVLSizing, InternVLSizing, LlavaOnevisionSizing, NanoSizing)
 }
 """By the name of the family (``Family.name``)."""

@@ -162,10 +162,11 @@ def resolve_dtype(name: str, config: PretrainedConfig, device: torch.device) -> 
     own = getattr(config, "dtype", None) or getattr(config, "text_config", config).dtype or torch.float32
     if isinstance(own, str):
         own = getattr(torch, own)
-    if device.type == "cpu" and (own != torch.bfloat16 or not _cpu_has_bfloat16()):
+    if device.type == "cpu" and (own != torch.bfloat16 or not cpu_has_bfloat16()):
         return torch.float32
     return own if isinstance(own, torch.dtype) else torch.float32
 
 
-def _cpu_has_bfloat16() -> bool:
+def cpu_has_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16; elsewhere it would be slower by far than float32."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

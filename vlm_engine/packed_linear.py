@@ -92,16 +92,23 @@ def pack_linears(module: torch.nn.Module) -> int:
 
 def _pack_siblings(parent: torch.nn.Module, names: Sequence[str]) -> int:
     """Replaces them if all are plain, worth it, of one input size, and all or none have a bias."""
-    layers = (getattr(parent, name, None) for name in names)
+    places = [_place(parent, name) for name in names]
+    layers = [getattr(holder, name, None) for holder, name in places]
     plain: list[torch.nn.Linear] = [x for x in layers if type(x) is torch.nn.Linear and _worth_it(x)]
     alike = {(layer.in_features, layer.bias is None) for layer in plain}
     if len(plain) < len(names) or len(alike) != 1:
         return 0
     siblings, start = PackedSiblings(plain), 0
-    for name, layer in zip(names, plain, strict=True):
-        setattr(parent, name, PackedSibling(siblings, layer, start, last=name == names[-1]))
+    for (holder, name), layer in zip(places, plain, strict=True):
+        setattr(holder, name, PackedSibling(siblings, layer, start, last=layer is plain[-1]))
         start += layer.out_features
     return len(plain)
+
+
+def _place(parent: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
+    """Where a layer is kept: at its name, or inside what is wrapped around it there."""
+    child = getattr(parent, name, None)
+    return (child, "inner") if isinstance(getattr(child, "inner", None), torch.nn.Linear) else (parent, name)  # type: ignore[return-value]
 
 
 def pack_head(head: torch.nn.Module) -> torch.nn.Module:

@@ -78,7 +78,14 @@ class ModelRunner:
         self._places: dict[str, int] = {}  # of its chunks: the first row
         s = self.shape
         self.kv = KVCache.allocate(
-            s.layers, self.num_blocks, config.block_size, s.kv_heads, s.head_dim, self.dtype, self.device
+            s.layers,
+            self.num_blocks,
+            config.block_size,
+            s.kv_heads,
+            s.head_dim,
+            self.dtype,
+            self.device,
+            self.backend.heads_first,
         )
 
     def encoder_items(self, inputs: Mapping[str, torch.Tensor]) -> list[EncoderItem]:

@@ -24,7 +24,7 @@ _TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
 State = Literal["here", "partly here", "not here"]
 
 
-class HubProblem(Exception):
+class ModelProblem(Exception):
     """A checkpoint can't be had; the text says why and what to do."""
 
 
@@ -83,7 +83,7 @@ def download(model: str, revision: str | None = None) -> Path:
         The folder with its files.
 
     Raises:
-        HubProblem: the hub is away or doesn't have it, or the disk has no room.
+        ModelProblem: the hub is away or doesn't have it, or the disk has no room.
     """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
@@ -98,13 +98,13 @@ def download(model: str, revision: str | None = None) -> Path:
         _refuse_full_disk(model, sum(file.file_size or 0 for file in files if file.will_download))
         return Path(snapshot_download(model, revision=revision, allow_patterns=wanted))
     except HFValidationError:
-        raise HubProblem(f"{model} is neither a folder nor a hub id like owner/name") from None
+        raise ModelProblem(f"{model} is neither a folder nor a hub id like owner/name") from None
     except HfHubHTTPError as error:
-        raise HubProblem(_refused(model, revision, error)) from None
+        raise ModelProblem(_refused(model, revision, error)) from None
     except away as error:
         if isinstance(error.__cause__, HfHubHTTPError):
-            raise HubProblem(_refused(model, revision, error.__cause__)) from None
-        raise HubProblem(_unreachable(model, error)) from None
+            raise ModelProblem(_refused(model, revision, error.__cause__)) from None
+        raise ModelProblem(_unreachable(model, error)) from None
 
 
 def answers(model: str) -> bool:
@@ -154,7 +154,7 @@ def _refuse_full_disk(model: str, needed: int) -> None:
     there = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     free = shutil.disk_usage(there).free
     if needed > free:
-        raise HubProblem(
+        raise ModelProblem(
             f"{model} takes {needed / 1e9:.1f} GB more, {there} has {free / 1e9:.1f} GB left; "
             "make room, or let HF_HOME name a folder on another disk"
         )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.models.shipped import nano_folder
+
 GIB = 1024**3
 BFLOAT16, FLOAT32 = 2, 4
 """Bytes of a number. The presets are published in bfloat16."""
@@ -39,17 +41,18 @@ class KVShape:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A model that the engine runs and that the hub has.
+    """A model that the engine runs: one that the hub has, or the one that comes with Watchword.
 
     Attributes:
         name: what ``engine.model`` may say instead of the hub id.
+        hub_id: None of the one that is assembled here (:mod:`pipeline.models.nano`).
         parameters: numbers in its weights, as the modelling code counts them for the published configuration.
         context: most tokens of prompt and output, by its configuration.
         licence: of the weights.
     """
 
     name: str
-    hub_id: str
+    hub_id: str | None
     parameters: int
     kv: KVShape
     context: int
@@ -62,7 +65,17 @@ class Preset:
         return self.parameters * BFLOAT16
 
 
+NANO = "nano"
 PRESETS: tuple[Preset, ...] = (
+    Preset(
+        NANO,
+        None,
+        140_174_570,
+        KVShape(30, 3, 64),
+        8192,
+        "Apache-2.0",
+        "machines without internet and first steps: comes with Watchword; clothes, colours and bags of one person",
+    ),
     Preset(
         "smolvlm-256m",
         "HuggingFaceTB/SmolVLM-256M-Instruct",
@@ -117,9 +130,11 @@ def preset_of(name: str) -> Preset | None:
 
 
 def checkpoint_of(model: str) -> str:
-    """What to load for ``engine.model``: a preset's hub id for its name, anything else as it is.
+    """What to load for ``engine.model``: a preset's hub id or folder for its name, anything else as it is.
 
     A folder of that name goes before the preset, as it does before a hub id.
     """
     preset = preset_of(model)
-    return preset.hub_id if preset is not None and not Path(model).is_dir() else model
+    if preset is None or Path(model).is_dir():
+        return model
+    return preset.hub_id or str(nano_folder())

@@ -94,7 +94,8 @@ def test_b1_a_different_picture_is_not_a_cache_hit(world):
         assert job.finish.num_cached_tokens <= first_feature
         answers.append(job.tokens())
     assert_same(answers[1], world.reference.generate(messages, TOKENS))
-    assert answers[0] != answers[1]
+    if world.kind != "nano":  # its tower has eight words for a picture, and finds two of noise alike
+        assert answers[0] != answers[1]
 
 
 def test_b10_the_same_picture_twice_is_encoded_once(world):

@@ -24,6 +24,7 @@ INPUTS = {
     "qwen3-vl": {"pixel_values", "image_grid_thw"},
     "llava-onevision": {"pixel_values", "image_sizes", "batch_num_images"},
     "internvl": {"pixel_values"},
+    "nano": {"pixel_values"},
 }
 
 

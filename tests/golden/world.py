@@ -11,7 +11,7 @@ from vlm_engine import SamplingParams
 
 TOKENS = 12
 
-VISION_KINDS = ["smolvlm", "smolvlm2", "qwen2-vl", "qwen2.5-vl", "qwen3-vl", "llava-onevision", "internvl"]
+VISION_KINDS = ["smolvlm", "smolvlm2", "qwen2-vl", "qwen2.5-vl", "qwen3-vl", "llava-onevision", "internvl", "nano"]
 TEXT_KINDS = ["text", "qwen2", "qwen3"]
 
 SMALL_TILES = {"smolvlm": {"do_image_splitting": False}}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vlm_engine.attention import KVCache, Sequence, StepMetadata
-from vlm_engine.attention.torch_backend import PADDING, SPARE_TOKENS, TorchBackend, _bucketed
+from vlm_engine.attention.torch_backend import BLOCK_ROWS, PADDING, SPARE_TOKENS, TorchBackend, _blocks, _bucketed
 
 
 def dense(query, keys, values, scale, context):
@@ -21,21 +21,32 @@ def dense(query, keys, values, scale, context):
     return torch.einsum("hxl,lhd->xhd", weights, values)
 
 
-def run(shapes, heads=6, kv_heads=2, head_dim=16, block_size=16, seed=0, shuffled=True):
-    """Random K and V for (context, new) shapes in shuffled pages, everything never written being NaN. Gives the
-    step's gathered slots."""
+def run(
+    shapes,
+    heads=6,
+    kv_heads=2,
+    head_dim=16,
+    block_size=16,
+    seed=0,
+    shuffled=True,
+    heads_first=True,
+    dtype=torch.float32,
+):
+    """Random K and V for (context, new) shapes in shuffled pages, everything never written being NaN. Gives what was
+    prepared for the step."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     needed = [-(-context // block_size) for context, _ in shapes]
     pages = list(range(sum(needed) + 2, 0, -1))
     if shuffled:
         rng.shuffle(pages)
-    kv = KVCache.allocate(1, len(pages) + 1, block_size, kv_heads, head_dim, torch.float32, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    kv = KVCache.allocate(1, len(pages) + 1, block_size, kv_heads, head_dim, dtype, cpu, heads_first)
     kv.keys[0].fill_(float("nan"))
     kv.values[0].fill_(float("nan"))
     sequences, slots, parts, start = [], [], [], 0
     for (context, new), count in zip(shapes, needed, strict=True):
         blocks = tuple(pages.pop() for _ in range(count))
-        k, v = (torch.randn(context, kv_heads, head_dim, generator=generator) for _ in range(2))
+        k, v = (torch.randn(context, kv_heads, head_dim, generator=generator).to(dtype) for _ in range(2))
         place = torch.tensor([blocks[i // block_size] * block_size + i % block_size for i in range(context)])
         kv.keys[0].flatten(0, 1)[place[: context - new]] = k[: context - new]
         kv.values[0].flatten(0, 1)[place[: context - new]] = v[: context - new]
@@ -43,17 +54,18 @@ def run(shapes, heads=6, kv_heads=2, head_dim=16, block_size=16, seed=0, shuffle
         slots.append(place[context - new :])
         parts.append((k, v))
         start += new
-    query = torch.randn(start, heads, head_dim, generator=generator)
+    query = torch.randn(start, heads, head_dim, generator=generator).to(dtype)
     new_k, new_v = (torch.cat([p[n][c - x :] for p, (c, x) in zip(parts, shapes, strict=True)]) for n in (0, 1))
-    backend = TorchBackend(torch.float32)
-    prepared = backend.prepare(tuple(sequences), block_size, heads, kv_heads, torch.device("cpu"))
+    backend = TorchBackend(dtype)
+    prepared = backend.prepare(tuple(sequences), block_size, heads, kv_heads, cpu)
     step = StepMetadata(kv, backend, tuple(sequences), torch.cat(slots), prepared)
     out = backend.attend(0, query, new_k, new_v, head_dim**-0.5, step)
     for sequence, (k, v) in zip(sequences, parts, strict=True):
         own = slice(sequence.start, sequence.start + sequence.length)
         expected = dense(query[own], k, v, head_dim**-0.5, sequence.context)
-        torch.testing.assert_close(out[own].double(), expected, atol=1e-5, rtol=1e-5)
-    return prepared.gather
+        close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.03, "rtol": 0.03}
+        torch.testing.assert_close(out[own].double(), expected, **close)
+    return prepared
 
 
 @pytest.mark.parametrize("heads", [2, 4, 6, 14])
@@ -73,9 +85,37 @@ def test_random_ragged_steps(seed):
 
 
 def test_pages_that_follow_one_another_are_read_where_they_lie():
-    assert run([(70, 20), (33, 33), (500, 1)], shuffled=False) is None
-    assert len(run([(70, 20), (33, 33), (500, 1)], shuffled=True)) == 70 + 33 + 500, "each of more than one page"
-    assert len(run([(70, 20), (40, 1), (41, 1)], shuffled=False)) == 2 * 41, "padded decodes are gathered"
+    assert run([(70, 20), (33, 33), (500, 1)], shuffled=False).gather is None
+    whole = run([(70, 20), (33, 33), (500, 1)], shuffled=True).gather
+    assert len(whole) == 70 + 33 + 500, "each of more than one page"
+    assert len(run([(70, 20), (40, 1), (41, 1)], shuffled=False).gather) == 2 * 41, "padded decodes are gathered"
+
+
+def test_pages_whose_heads_lie_side_by_side_give_the_same():
+    run([(40, 1), (33, 33), (70, 20), (48, 1), (500, 1)], heads_first=False)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_long_contexts_in_bfloat16_are_attended_by_products(shuffled, heads_first):
+    shapes = [(1100, 1), (1500, 4), (1300, 300), (700, 700), (40, 40)]
+    prepared = run(
+        shapes, heads=6, kv_heads=2, head_dim=64, shuffled=shuffled, heads_first=heads_first, dtype=torch.bfloat16
+    )
+    by_length = {bucket.length: bucket.products for bucket in prepared.buckets}
+    assert by_length == {1: True, 4: True, 300: True, 700: True, 40: False}
+    assert not any(bucket.products for bucket in run(shapes).buckets), "float32 keeps SDPA"
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "context"), [(12, 4, 6000), (900, 300, 1300), (2100, 700, 700), (6144, 2048, 9000)]
+)
+def test_blocks_of_products_cover_every_row_once_and_every_key_that_it_sees(rows, length, context):
+    blocks = _blocks(rows, length, context)
+    assert [row for first, last, _ in blocks for row in range(first, last)] == list(range(rows))
+    for first, last, seen in blocks:
+        assert last - first <= max(BLOCK_ROWS[1], BLOCK_ROWS[0])
+        assert seen >= max(context - length + row % length + 1 for row in range(first, last))
 
 
 def test_padding_never_reads_what_nobody_wrote():

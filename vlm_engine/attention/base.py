@@ -24,7 +24,7 @@ class KVCache:
     """K and V pages of every layer.
 
     Attributes:
-        keys, values: per layer ``[blocks, block_size, kv_heads, head_dim]``.
+        keys, values: per layer ``[blocks, block_size, kv_heads, head_dim]``, in one of two orders in memory.
     """
 
     keys: tuple[torch.Tensor, ...]
@@ -40,11 +40,17 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        heads_first: bool = False,
     ) -> KVCache:
-        """Empty pages."""
-        shape = (blocks, block_size, kv_heads, head_dim)
-        keys = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers))
-        values = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers))
+        """Empty pages; with ``heads_first`` all pages of a head lie in one piece (:class:`AttentionBackend`)."""
+
+        def pages() -> torch.Tensor:
+            if heads_first:
+                whole = torch.zeros((kv_heads, blocks, block_size, head_dim), dtype=dtype, device=device)
+                return whole.permute(1, 2, 0, 3)
+            return torch.zeros((blocks, block_size, kv_heads, head_dim), dtype=dtype, device=device)
+
+        keys, values = (tuple(pages() for _ in range(layers)) for _ in range(2))
         return KVCache(keys, values, block_size)
 
 
@@ -78,9 +84,14 @@ class StepMetadata:
 
 
 class AttentionBackend(Protocol):
-    """Computes causal attention of packed new tokens over paged contexts."""
+    """Computes causal attention of packed new tokens over paged contexts.
+
+    Attributes:
+        heads_first: whether it wants all pages of a head in one piece of memory, not all heads of a page.
+    """
 
     name: str
+    heads_first: bool
 
     def prepare(
         self, sequences: tuple[Sequence, ...], block_size: int, num_heads: int, kv_heads: int, device: torch.device
@@ -139,4 +150,10 @@ def install(model: PreTrainedModel, sub_configs: bool) -> None:
     """
     AttentionInterface.register(NAME, _paged)
     AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
-    model.set_attn_implementation({"text_config": NAME, "vision_config": register_attention()} if sub_configs else NAME)
+    if not sub_configs:
+        model.set_attn_implementation(NAME)
+        return
+    parts = {"text_config": NAME}
+    if getattr(model.config.vision_config, "attends", True):  # a tower of convolutions doesn't
+        parts["vision_config"] = register_attention()
+    model.set_attn_implementation(parts)

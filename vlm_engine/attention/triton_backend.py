@@ -100,6 +100,7 @@ class TritonBackend:
     """
 
     name = "triton"
+    heads_first = False
 
     def __init__(self, shape: AttentionShape, device: torch.device, tuning: Tuning | None = None) -> None:
         shape.check()

@@ -9,6 +9,7 @@ from vlm_engine.families.base import Family
 from vlm_engine.families.idefics3 import Idefics3Family
 from vlm_engine.families.internvl import InternVLFamily
 from vlm_engine.families.llava_onevision import LlavaOnevisionFamily
+from vlm_engine.families.nano import NanoFamily
 from vlm_engine.families.qwen_vl import QwenVLFamily
 from vlm_engine.families.refusals import UNSAFE, refuse_unsupported
 from vlm_engine.families.text import TextFamily
@@ -24,6 +25,7 @@ SUPPORTED: dict[str, type[Family]] = {
     "qwen3_vl": QwenVLFamily,
     "llava_onevision": LlavaOnevisionFamily,
     "internvl": InternVLFamily,
+    "watchword_nano": NanoFamily,
     "llama": TextFamily,
     "qwen2": TextFamily,
     "qwen3": TextFamily,
