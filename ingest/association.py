@@ -22,6 +22,10 @@ would never show them. (Buffered IoU: Yang et al., "Hard to Track Objects with I
 Appearances? Make It Easier by Buffering the Matching Space", WACV 2023.)"""
 
 
+REMEMBERED = 50
+"""Removed tracks that are kept: ultralytics would keep a thousand, megabytes a camera, and looks at the latest only."""
+
+
 def buffered(box: Box) -> Box:
     """The box as it is matched."""
     x, y = BUFFER * (box[2] - box[0]), BUFFER * (box[3] - box[1])
@@ -75,6 +79,7 @@ class Association:
     def update(self, detections: tuple[Detection, ...], image: Image | None) -> list[tuple[int, Detection]]:
         """An id for each detection that gets one."""
         rows = self._inner.update(_Input.of(detections), image if self._wants_image else None)
+        del self._inner.removed_stracks[:-REMEMBERED]
         pairs: list[tuple[int, Detection]] = []
         for row in rows:
             *_, inner_id, _, _, index = row

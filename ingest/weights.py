@@ -1,4 +1,4 @@
-"""Where the detector's weights come from: a path, the cache, or ultralytics' own download."""
+"""Where the detector's weights come from: a path, the cache, ultralytics' download, or what comes with Watchword."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ import threading
 from pathlib import Path
 from urllib.request import getproxies
 
+from pipeline.models.places import cache_folder
+from pipeline.models.shipped import PEOPLE_DETECTOR, shipped
+
 log = logging.getLogger(__name__)
 
+SHIPPED = "people"
+"""Names the people detector that comes with Watchword."""
+STANDS_IN_FOR = "yolo26n.pt"
+"""The official checkpoint in whose place it is taken where that can't be had."""
 RELEASE_URL = "https://github.com/ultralytics/assets/releases"
 CONNECT_TIMEOUT_S = 4.0
 _TRUE = ("1", "true", "yes", "on", "y", "t")
@@ -32,12 +39,13 @@ class WeightsUnavailable(RuntimeError):
 
 def cache_dir() -> Path:
     """``$WATCHWORD_CACHE/weights`` or ``~/.cache/watchword/weights``."""
-    root = os.environ.get("WATCHWORD_CACHE")
-    return (Path(root).expanduser() if root else Path.home() / ".cache" / "watchword") / "weights"
+    return cache_folder() / "weights"
 
 
 def find_weights(name: str) -> Path | None:
     """The file or export folder, as given or in the cache, or None. Looks at this machine only."""
+    if name == SHIPPED:
+        return shipped(PEOPLE_DETECTOR)
     for candidate in (Path(name).expanduser(), cache_dir() / name):
         if candidate.is_file() or (candidate.is_dir() and candidate.name.endswith(EXPORT_SUFFIXES)):
             return candidate.resolve()
@@ -47,11 +55,25 @@ def find_weights(name: str) -> Path | None:
 def resolve_weights(name: str, download: bool = True) -> Path:
     """The weights' path; an official checkpoint that is nowhere to be found is downloaded into the cache.
 
-    Raises :class:`WeightsUnavailable`, without network after a few seconds. ``YOLO_OFFLINE`` forbids downloading, too.
+    Without network, after a few seconds, YOLO26n's place is taken by the detector that comes with Watchword (people
+    only), and a warning says so. ``YOLO_OFFLINE`` forbids downloading, too.
+
+    Raises :class:`WeightsUnavailable`.
     """
     found = find_weights(name)
     if found is not None:
         return found
+    try:
+        return _fetch(name, download)
+    except WeightsUnavailable as error:
+        ours = shipped(PEOPLE_DETECTOR) if name == STANDS_IN_FOR else None
+        if ours is None:
+            raise
+        log.warning("detector: %s The people detector that comes with Watchword takes its place.", error)
+        return ours.resolve()
+
+
+def _fetch(name: str, download: bool) -> Path:
     if len(Path(name).parts) > 1 or Path(name).suffix != ".pt":
         place = Path(name).expanduser().absolute()
         raise WeightsUnavailable(name, place, "only official checkpoints given by name, as yolo26n.pt, are downloaded")

@@ -173,6 +173,8 @@ class IngestWorker:
                 self._forget(unit.camera)
             for camera in anew:
                 self._start_unit(camera)
+            if self._shared is not None:
+                self._shared.detectors.keep_only(unit.group for unit in self._all_units())
 
     def follow_schedules(self) -> None:
         """Connects and disconnects the cameras whose hours have begun or are over."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 
 import cv2
 import numpy as np
@@ -164,6 +166,19 @@ def test_cameras_with_other_settings_have_groups_of_their_own_and_share_networks
     assert networks[0] is networks[1]
     assert networks[2].weights == pt_weights
 
+    detectors.keep_only(groups[:2])
+    frame = np.zeros((480, 640, 3), dtype=np.uint8)
+    assert [len(rows) for rows in detectors.detect(groups[2], [frame])] == [0], "let go, and no harm in asking"
+    assert detectors.batch_size(groups[2]) == 1
+    assert detectors.load(groups[0]) is networks[0]
+    gone = weakref.ref(networks[2])
+    del networks
+    gc.collect()
+    assert gone() is None, "its memory is free again"
+    assert detectors.load(groups[2]).weights == pt_weights
+    detectors.keep_only(())
+    detectors.load_own()
+
 
 def test_weights_are_found_as_given_and_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path / "cache"))
@@ -187,12 +202,36 @@ def test_offline_there_is_one_clear_error_that_names_file_and_place(tmp_path, mo
     begun = time.monotonic()
 
     with pytest.raises(WeightsUnavailable) as raised:
-        resolve_weights("yolo26n.pt", download=forbidden_by == "environment")
+        resolve_weights("yolo26s.pt", download=forbidden_by == "environment")
 
     assert time.monotonic() - begun < 1
-    assert str(tmp_path / "weights" / "yolo26n.pt") in str(raised.value)
-    assert raised.value.place == tmp_path / "weights" / "yolo26n.pt"
+    assert str(tmp_path / "weights" / "yolo26s.pt") in str(raised.value)
+    assert raised.value.place == tmp_path / "weights" / "yolo26s.pt"
     assert "detector.weights" in str(raised.value)
+
+
+def test_offline_the_detector_that_ships_takes_the_place_of_yolo26n_and_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path))
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    ours = resolve_weights("people")
+    assert ours.name == "people.pt"
+    with caplog.at_level("WARNING"):
+        assert resolve_weights("yolo26n.pt") == ours
+    assert "YOLO_OFFLINE" in caplog.text and "takes its place" in caplog.text
+
+
+def test_the_detector_that_ships_finds_people_and_knows_nothing_else(photograph):
+    weights = resolve_weights("people")
+    network = YoloNetwork(weights, DetectorConfig(weights=str(weights), device="cpu"))
+    zidane = photograph("zidane.jpg")
+    height, width = zidane.shape[:2]
+    threshold = DetectorConfig().confidence
+    found = check_boxes(network.detect([zidane], 416)[0], width, height, threshold, PERSON).detections
+    assert sorted(round(one.box[0], -2) for one in found) == [400, 700], "both people, and nobody else"
+    assert network.labels(["person"]) == {0: "person"}
+    with pytest.raises(DetectorError, match="knows no class 'car'"):
+        network.labels(["car"])
+    assert weights.stat().st_size < 7_000_000
 
 
 def test_without_a_network_the_error_comes_within_seconds(tmp_path, monkeypatch):
@@ -206,7 +245,7 @@ def test_without_a_network_the_error_comes_within_seconds(tmp_path, monkeypatch)
     begun = time.monotonic()
 
     with pytest.raises(WeightsUnavailable, match="the download failed"):
-        resolve_weights("yolo26n.pt")
+        resolve_weights("yolo26s.pt")
 
     assert time.monotonic() - begun < 8
     assert not list((tmp_path / "weights").glob("*.part"))

@@ -320,7 +320,7 @@ def test_a_camera_is_watched_in_its_hours_only(camera, redis_url, openvino_weigh
 
 def test_missing_weights_stop_the_start_before_anything_runs(redis_url, tmp_path, monkeypatch):
     monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path))
-    site = Site(redis_url, "yolo26n.pt")
+    site = Site(redis_url, "yolo26s.pt")
     before = threading.active_count()
 
     with pytest.raises(WeightsUnavailable):

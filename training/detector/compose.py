@@ -56,16 +56,29 @@ def compose(
         _paste(rng, canvas, people[int(rng.integers(len(people)))], tall, foot)
         if rng.random() < 0.15:
             _occlude(rng, canvas, int(foot))
-    boxes = [
-        (float(x1), float(y1), float(x2), float(y2))
-        for number, ((x1, y1, x2, y2), area) in enumerate(zip(canvas.boxes, canvas.areas, strict=True), 1)
-        if np.count_nonzero(canvas.owner[y1:y2, x1:x2] == number) >= LEAST_VISIBLE * area and y2 - y1 >= LEAST_HEIGHT
-    ]
+    boxes = [box for number in range(1, len(canvas.boxes) + 1) if (box := _seen(canvas, number)) is not None]
     return Composed(as_seen_by_a_camera(rng, canvas.image), boxes)
 
 
+def _seen(canvas: _Canvas, number: int) -> tuple[float, float, float, float] | None:
+    """Around what is to be seen of a person, as real pictures are labelled: what others hide is no part of it. None for
+    too little of them."""
+    left, top, right, bottom = canvas.boxes[number - 1]
+    ys, xs = np.where(canvas.owner[top:bottom, left:right] == number)
+    if len(ys) < LEAST_VISIBLE * canvas.areas[number - 1] or not len(ys):
+        return None
+    box = (left + int(xs.min()), top + int(ys.min()), left + int(xs.max()) + 1, top + int(ys.max()) + 1)
+    if box[3] - box[1] < LEAST_HEIGHT:
+        return None
+    return float(box[0]), float(box[1]), float(box[2]), float(box[3])
+
+
 def _place(rng: Rng, height: int, horizon: float, nearest: float) -> tuple[float, float]:
-    """Height and foot of one person: mostly by perspective (who stands lower is nearer and larger), or anything."""
+    """Height and foot of one person: mostly by perspective (who stands lower is nearer and larger), or anything, or so
+    near that the picture ends at the knees, the waist or the shoulders."""
+    if rng.random() < 0.12:
+        tall = height * float(np.exp(rng.uniform(np.log(1.1), np.log(3.5))))
+        return tall, float(rng.uniform(-0.02, 0.45) * height + tall)
     if rng.random() < 0.3:
         tall = height * float(np.exp(rng.uniform(np.log(0.06), np.log(1.6))))
         return tall, float(rng.uniform(0.2 * height, height + 0.6 * tall))
@@ -103,14 +116,13 @@ def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float) 
         shadow(rng, canvas.image, x + wide // 2, int(foot), wide)
     canvas.image[y1:y2, x1:x2] = (look * weight + canvas.image[y1:y2, x1:x2] * (1 - weight)).astype(np.uint8)
     body = alpha[seen] > 127
-    rows, columns = np.where(body)
-    if not len(rows):
+    ys, xs = np.where(body)
+    if not len(ys):
         return
     canvas.owner[y1:y2, x1:x2][body] = len(canvas.boxes) + 1
-    canvas.boxes.append(
-        (x1 + int(columns.min()), y1 + int(rows.min()), x1 + int(columns.max()) + 1, y1 + int(rows.max()) + 1)
-    )
-    canvas.areas.append(int(np.count_nonzero(alpha > 127)))
+    canvas.boxes.append((x1 + int(xs.min()), y1 + int(ys.min()), x1 + int(xs.max()) + 1, y1 + int(ys.max()) + 1))
+    # Of the rows in the picture: somebody whom the lower edge cuts off is near, not hidden.
+    canvas.areas.append(int(np.count_nonzero(alpha[y1 - y : y2 - y] > 127)))
 
 
 def dressed_for(rng: Rng, image: Image, under: Image) -> NDArray[np.float32]:
@@ -124,7 +136,7 @@ def dressed_for(rng: Rng, image: Image, under: Image) -> NDArray[np.float32]:
     mean, there = float(look.mean()), float(under.mean())
     pull = rng.uniform(0, 0.8)
     gain = (1 - pull) + pull * (there + 10) / (mean + 10)
-    return np.clip(look * np.clip(gain * rng.uniform(0.6, 1.3), 0.15, 2.0), 0, 255).astype(np.float32)
+    return np.asarray(np.clip(look * np.clip(gain * rng.uniform(0.6, 1.3), 0.15, 2.0), 0, 255), dtype=np.float32)
 
 
 def shadow(rng: Rng, image: Image, x: int, foot: int, wide: int) -> None:
@@ -156,7 +168,7 @@ def as_seen_by_a_camera(rng: Rng, image: Image) -> Image:
         share = rng.uniform(0.4, 0.9)
         small = cv2.resize(out, None, fx=share, fy=share, interpolation=cv2.INTER_AREA)
         out = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
-    tone = out.astype(np.float32)
+    tone: NDArray[np.floating] = out.astype(np.float32)
     if rng.random() < 0.5:
         tone = 255 * np.power(tone / 255, rng.uniform(0.6, 1.8)) * rng.uniform(0.5, 1.1) + rng.uniform(-10, 25)
     if rng.random() < 0.3:
@@ -167,6 +179,11 @@ def as_seen_by_a_camera(rng: Rng, image: Image) -> Image:
         tone = tone + rng.standard_normal(tone.shape, dtype=np.float32) * float(rng.uniform(1, 14))
     out = np.clip(tone, 0, 255).astype(np.uint8)
     if rng.random() < 0.7:
-        _, data = cv2.imencode(".jpg", out, [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(25, 95))])
-        out = cv2.imdecode(data, cv2.IMREAD_COLOR)
+        out = compressed(out, int(rng.integers(25, 95)))
     return np.asarray(out, dtype=np.uint8)
+
+
+def compressed(image: Image, quality: int) -> Image:
+    """As JPEG of that quality leaves it."""
+    _, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR), dtype=np.uint8)

@@ -104,17 +104,37 @@ def variant(rng: np.random.Generator, image: Image, boxes: Sequence[Box]) -> tup
     return as_seen_by_a_camera(rng, np.ascontiguousarray(image[y : y + rows, x : x + columns])), left
 
 
+def settled(image: Image, teacher: Teacher) -> tuple[Image, list[Box]] | None:
+    """The picture with its people, where whoever the teacher is in two minds about is smeared over; None where it still
+    is afterwards."""
+    boxes, found = teacher.boxes(image, SURE), teacher.boxes(image, UNSURE)
+    if len(boxes) == len(found):
+        return image, boxes
+    height, width = image.shape[:2]
+    smeared = image.copy()
+    for box in found:
+        if box in boxes:
+            continue
+        x1, y1 = max(0, int(box[0])), max(0, int(box[1]))
+        x2, y2 = min(width, int(box[2]) + 1), min(height, int(box[3]) + 1)
+        reach = (max(3, (x2 - x1) // 2), max(3, (y2 - y1) // 2))
+        smeared[y1:y2, x1:x2] = cv2.blur(smeared[y1:y2, x1:x2], reach)
+    boxes = teacher.boxes(smeared, SURE)
+    return (smeared, boxes) if len(boxes) == len(teacher.boxes(smeared, UNSURE)) else None
+
+
 def write_frames(rng: np.random.Generator, videos: Path, writer: Writer, teacher: Teacher) -> tuple[int, list[Image]]:
     """Labelled frames of the training videos and their variants; gives their number, and frames that nobody is in."""
     count = 0
     empty: list[Image] = []
     for video in TRAINING_VIDEOS:
         for number, frame in enumerate(frames_of(videos / video, 3)):
-            boxes, doubtful = teacher.boxes(frame, SURE), teacher.boxes(frame, UNSURE)
-            if not doubtful:
+            if not teacher.boxes(frame, UNSURE):
                 empty.append(frame)
-            if len(boxes) != len(doubtful):  # somebody the teacher is in two minds about
+            known = settled(frame, teacher)
+            if known is None:
                 continue
+            frame, boxes = known
             name = f"video_{video.split('.')[0]}_{number:04d}"
             writer.put(name, frame, boxes)
             for again in range(VARIANTS):
@@ -131,13 +151,13 @@ def write(data: Path, out: Path, pasted: int, size: int, seed: int) -> dict[str,
     people, streets = people_and_streets(photos, teacher)
     frames, empty = write_frames(np.random.default_rng([seed, 1]), data / "videos", train, teacher)
     counts = {"people": len(people), "streets": len(streets), "frames": frames, "photos": 0, "nobody": 0}
-    for path in sorted((photos / "photos").glob("*.jpg"))[::2]:
+    for path in sorted((photos / "photos").glob("*.jpg")):
         image = photo_of(photos, path.stem)
-        boxes = teacher.boxes(image, SURE)
-        if boxes and len(boxes) == len(teacher.boxes(image, UNSURE)):
-            train.put(f"photo_{path.stem}", image, boxes)
+        known = settled(image, teacher)
+        if known is not None and known[1]:
+            train.put(f"photo_{path.stem}", *known)
             counts["photos"] += 1
-    for number, street in enumerate(streets[::4]):
+    for number, street in enumerate(streets[::2]):
         train.put(f"nobody_{number:04d}", street, [])
         counts["nobody"] += 1
     kept = people[::VALIDATION_PEOPLE]

@@ -36,8 +36,16 @@ class CutOut:
 
 def mask_of(folder: Path, number: str) -> NDArray[np.bool_]:
     """Which pixels of photograph ``number`` belong to its person (every label but 0, ``null``)."""
-    labels = cv2.imread(str(folder / "masks" / f"{number}.png"), cv2.IMREAD_UNCHANGED)
-    return np.asarray(labels > 0)
+    return np.asarray(garments_of(folder, number) > 0)
+
+
+def garments_of(folder: Path, number: str) -> NDArray[np.uint8]:
+    """Index into ``labels.json`` of the garment at each pixel of photograph ``number``. Raises FileNotFoundError."""
+    path = folder / "masks" / f"{number}.png"
+    labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    if labels is None:
+        raise FileNotFoundError(path)
+    return np.asarray(labels, dtype=np.uint8)
 
 
 def photo_of(folder: Path, number: str) -> Image:

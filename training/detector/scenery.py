@@ -91,7 +91,8 @@ def furniture(rng: Rng, image: Image, horizon: int) -> None:
             for sx in range(x, x + wide, max(4, wide // 8)):
                 cv2.rectangle(image, (sx, y), (sx + max(3, wide // 10), y + max(4, tall // 7)), colour(rng), -1)
     else:
-        points = [*rng.integers(0, [max(wide, 2), max(tall, 2)], (int(rng.integers(3, 7)), 2)), x, top]
+        corners = rng.integers(0, [max(wide, 2), max(tall, 2)], (int(rng.integers(3, 7)), 2))
+        points = np.add(corners, (x, top))
         cv2.fillPoly(image, [cv2.convexHull(points.astype(np.int32))], fill)
 
 

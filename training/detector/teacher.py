@@ -9,7 +9,7 @@ from training.detector.people import Image
 SURE = 0.4
 """Score from which a box is taken as a label."""
 UNSURE = 0.12
-"""A box between the two makes a picture unfit: to call it either would teach a fault."""
+"""A box between the two is smeared over: to call it either would teach a fault."""
 PERSON = 0
 
 
