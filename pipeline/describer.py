@@ -316,14 +316,15 @@ class Describer:
         crop_id = held.message.crop_id
         record = await self._storing.until_done(lambda: self._store.finish_description(crop_id, text, meta))
         self._counts.described += 1
-        self._metrics.ended(Outcome.DESCRIBED, self._clock.now() - held.message.time)
+        now = self._clock.now()
+        self._metrics.ended(Outcome.DESCRIBED, age_s=now - held.message.time, queued_s=now - held.arrived)
         await self._reader.settle(held)
         await self._tell_outcome(record)
 
     async def _expire(self, held: HeldCrop, reason: Reason) -> None:
         record = await self._store_failure(held, reason, expired=True)
         self._counts.expired += 1
-        self._metrics.ended(Outcome.EXPIRED, None)
+        self._metrics.ended(Outcome.EXPIRED)
         await self._reader.give_up(held, reason)
         if record is not None:
             await self._tell_outcome(record)
@@ -335,7 +336,7 @@ class Describer:
     async def _bury(self, held: HeldCrop, reason: Reason) -> None:
         record = await self._store_failure(held, reason, expired=False)
         self._counts.failed += 1
-        self._metrics.ended(Outcome.FAILED, None)
+        self._metrics.ended(Outcome.FAILED)
         await self._reader.bury(held, reason)
         if record is not None:
             await self._tell_outcome(record)

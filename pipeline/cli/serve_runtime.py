@@ -16,7 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import WatchwordConfig
 from pipeline.config.file_watch import ConfigFile
-from pipeline.models.presets import checkpoint_of
+from pipeline.models.presets import preset_of
+from pipeline.models.ready import make_ready
 
 if TYPE_CHECKING:
     from api.server import ApiServer
@@ -92,6 +93,7 @@ class ServeRuntime:
         self._server: ApiServer | None = None
         self._http: asyncio.Task[None] | None = None
         self._engine: VLMEngine | None = None
+        self._model = config.engine.model
         self._ladder: ImageLadder | None = None
         self._outbox: Outbox | None = None
         self._describing: DescriberMetrics | None = None
@@ -213,7 +215,7 @@ class ServeRuntime:
         from api.services import Services
 
         config = self._config
-        self._make_engine()
+        await self._make_engine()
         # The store and the hub come before the server, which shows them, and the server's port names the consumers.
         hub, store = await self._open_camera_parts() if self._cameras else (None, None)
         if hub is not None and store is not None:
@@ -245,18 +247,18 @@ class ServeRuntime:
         elif self._ready is not None:
             self._ready.set_result(None)
 
-    def _make_engine(self) -> None:
+    async def _make_engine(self) -> None:
         if self._config.engine.backend != "inprocess":
             return
-        from pipeline.cli.engine_config import engine_config, quiet_transformers
+        from pipeline.cli.engine_config import engine_config, engine_model, quiet_transformers
         from vlm_engine import VLMEngine
 
         quiet_transformers()
-        self._engine = VLMEngine(engine_config(self._config.engine), on_progress=self._on_progress)
+        self._model = await asyncio.to_thread(engine_model, self._config.engine)
+        self._engine = VLMEngine(engine_config(self._config.engine, self._model), on_progress=self._on_progress)
 
     def _model_name(self) -> str:
-        section = self._config.engine
-        return section.served_model_name or default_model_name(checkpoint_of(section.model))
+        return self._config.engine.served_model_name or default_model_name(self._model)
 
     async def _open_camera_parts(self) -> tuple[CameraHub, EventStore]:
         from pipeline.queue.hub import CameraHub
@@ -394,6 +396,7 @@ class ServeRuntime:
         def load() -> None:
             error: BaseException | None = None
             try:
+                make_ready(self._model, lambda text, done: self._on_progress(text))
                 engine.start()
             except Exception as failed:  # handed to whoever waits; nothing is swallowed
                 error = failed
@@ -443,8 +446,10 @@ class ServeRuntime:
 
 
 def default_model_name(model: str) -> str:
-    """A folder's name, a hub id as it is."""
+    """A folder's name, a preset's hub id, if it has one, anything else as it is."""
     from pathlib import Path
 
-    path = Path(model).expanduser()
-    return path.name if path.is_dir() else model
+    path, preset = Path(model).expanduser(), preset_of(model)
+    if path.is_dir():
+        return path.name
+    return preset.hub_id or preset.name if preset is not None else model

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.cli.bench import check_writable
 from pipeline.cli.console import progress, stdout_console
-from pipeline.cli.engine_config import engine_config, quiet_transformers, refuse_missing_folder
+from pipeline.cli.engine_config import engine_config, quiet_transformers, ready_model, refuse_missing_folder
 from pipeline.cli.errors import UsageProblem
 from pipeline.config.load import load_config
 
@@ -53,6 +53,7 @@ def run_tune(config_path: Path | None, model: str | None, options: TuneOptions, 
 
     try:
         with progress("tune") as report:
+            model = ready_model(model or section.model, report)
             document = asyncio.run(tune(engine_config(section, model), plan, report))
     except EndpointError as error:
         raise UsageProblem(f"the engine refuses what it is to be measured with: {error}") from None

@@ -19,7 +19,9 @@ class DetectorConfig(Section):
     weights: str = Field(
         "yolo26n.pt",
         title="Weights",
-        description="A file, an OpenVINO/ONNX/TensorRT export, or the name of an official checkpoint to download.",
+        description="A file, an OpenVINO/ONNX/TensorRT export, the name of an official checkpoint to download, or "
+        "people: the people detector that comes with Watchword, which also stands in for yolo26n.pt where that can't "
+        "be had.",
     )
     device: str = Field("auto", title="Device", description='"auto", "cpu", "cuda:0" or what ultralytics takes.')
     classes: ClassNames = Field(

@@ -57,6 +57,11 @@ class HeldCrop:
     deliveries: int
     refusal: Reason = Reason.NONE
 
+    @property
+    def arrived(self) -> float:
+        """When it came into the queue, in seconds since the epoch by Redis's clock."""
+        return int(self.entry_id.partition(b"-")[0]) / 1000.0
+
 
 class CropReader:
     """Takes crops as a member of the group ``describers``.

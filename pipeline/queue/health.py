@@ -34,8 +34,8 @@ class QueueUnavailable(Exception):
 def checkpoint() -> None:
     """Raises ``asyncio.CancelledError`` when this task was cancelled and the cancellation got lost.
 
-    redis-py sends through ``asyncio.wait_for``, which before Python 3.12 drops a cancellation that comes at the very
-    moment it is done (cpython#86296). A loop that uses Redis and doesn't look would then run for ever.
+    redis-py and aiomqtt send through ``asyncio.wait_for``, which before Python 3.12 drops a cancellation that comes at
+    the very moment it is done (cpython#86296). A loop that uses them and doesn't look would then run for ever.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

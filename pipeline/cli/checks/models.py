@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.checks.finding import Finding, ok, problem, warning
+from pipeline.cli.checks.finding import Finding, Level, ok, problem, warning
 from pipeline.config import DetectorConfig, EngineSection
+from pipeline.models.nano import NANO_NEEDS
+from pipeline.models.presets import NANO, checkpoint_of
+from pipeline.models.ready import nano_is_possible
 from pipeline.redaction import redact
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -42,10 +45,23 @@ def check_model(config: EngineSection, timeout: float) -> Iterator[Finding]:
     """Of the in-process engine, or the server that stands in for it."""
     if config.backend == "openai":
         yield _check_server(config, timeout)
-    elif Path(config.model).expanduser().is_dir():
-        yield _check_folder(Path(config.model).expanduser())
+    elif (folder := Path(checkpoint_of(config.model)).expanduser()).is_dir():
+        yield _check_folder(folder)
+    elif config.model == NANO:
+        yield _check_nano()
     else:
-        yield _check_hub(config, timeout)
+        found = _check_hub(config, timeout)
+        if found.level is Level.PROBLEM and "model" not in config.model_fields_set and nano_is_possible():
+            found = warning(
+                found.subject, f"{found.text}. Until then {NANO}, which comes with Watchword, takes its place"
+            )
+        yield found
+
+
+def _check_nano() -> Finding:
+    if nano_is_possible():
+        return ok("model", f"{NANO} comes with Watchword; it is put together at the first start")
+    return problem("model", f"{NANO} can't be put together: {NANO_NEEDS}")
 
 
 def _check_folder(folder: Path) -> Finding:
@@ -95,7 +111,7 @@ def _check_family(subject: str, model: str, *, has_processor: bool, revision: st
 def _check_hub(config: EngineSection, timeout: float) -> Finding:
     from huggingface_hub import constants, try_to_load_from_cache
 
-    subject, model = "model", config.model
+    subject, model = "model", checkpoint_of(config.model)
     if model.startswith((".", "/", "~")):
         return problem(subject, f"{model}: there is no such folder")
 
