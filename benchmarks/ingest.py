@@ -238,8 +238,10 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
             time.sleep(2)
         crops = sum(status.crops for status in site.worker.statuses())
     steady = samples[len(samples) // 10 :]
-    slope = statistics.linear_regression(*zip(*steady, strict=True)).slope
     half = len(steady) // 2
+    slope, later = (
+        statistics.linear_regression(*zip(*part, strict=True)).slope * 3600 for part in (steady, steady[half:])
+    )
     return {
         "minutes": options.minutes,
         "cameras": options.count or 2,
@@ -247,7 +249,8 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
         "rss_mb_first_half_mean": round(statistics.mean(mb for _, mb in steady[:half]), 1),
         "rss_mb_second_half_mean": round(statistics.mean(mb for _, mb in steady[half:]), 1),
         "rss_mb_end": round(steady[-1][1], 1),
-        "slope_mb_per_hour": round(slope * 3600, 2),
+        "slope_mb_per_hour": round(slope, 2),
+        "slope_of_the_second_half_mb_per_hour": round(later, 2),
     }
 
 
@@ -268,7 +271,7 @@ def faults(options: argparse.Namespace) -> dict[str, Any]:
             time.sleep(0.2)
         reconnects = sum(status.reconnects for status in site.worker.statuses())
     outcomes = [
-        _recovery(timeline[f"cam{number}"], fault) | {"camera": number, "fault": fault["name"]}
+        _recovery(timeline[f"cam{number}"], fault, server["faults"]) | {"camera": number, "fault": fault["name"]}
         for number, server in enumerate(told)
         for fault in server["faults"]
     ]
@@ -286,16 +289,38 @@ def faults(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _recovery(states: list[tuple[float, bool, float | None]], fault: dict[str, Any]) -> dict[str, Any]:
-    """When pictures were there again, counted from the fault's end and from the attempt that was due then."""
-    end = fault["end"]
-    after = [state for state in states if state[0] >= end]
-    due = max([end, *(retry for at, _, retry in after[:1] if retry is not None)])
-    # A stall may only be noticed after the fault's end: what counts is the first time of two good seconds in a row.
+def _recovery(
+    states: list[tuple[float, bool, float | None]], fault: dict[str, Any], faults: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """When pictures were there again, counted from the fault's end and from the attempt that was due then.
+
+    Another fault of the camera that begins before belongs to the same outage: counted is from the last one's end.
+    """
+    end, merged = fault["end"], 1
+    while True:
+        after = [state for state in states if state[0] >= end]
+        good = _good_again(after)
+        until = good if good is not None else float("inf")
+        more = [other["end"] for other in faults if end < other["end"] and other["start"] < until]
+        if not more:
+            break
+        end, merged = min(more), merged + 1
+    if good is None:
+        return {"after_s": None, "beyond_backoff_s": None, "faults": merged}
+    due = max([end, *(retry for _, _, retry in after[:1] if retry is not None)])
+    return {
+        "after_s": round(good - fault["end"], 1),
+        "beyond_backoff_s": round(max(0.0, good - due), 1),
+        "faults": merged,
+    }
+
+
+def _good_again(after: list[tuple[float, bool, float | None]]) -> float | None:
+    """A stall may only be noticed after the fault's end: what counts is the first time of two good seconds in a row."""
     for index, (at, good, _) in enumerate(after):
         if good and all(ok for _, ok, _ in after[index : index + 10]):
-            return {"after_s": round(at - end, 1), "beyond_backoff_s": round(max(0.0, at - due), 1)}
-    return {"after_s": None, "beyond_backoff_s": None}
+            return at
+    return None
 
 
 def report(results: dict[str, Any]) -> str:

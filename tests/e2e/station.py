@@ -61,7 +61,7 @@ class Station:
     def processes(self) -> dict[str, int]:
         """Part -> pid, by what their command lines say."""
         found: dict[str, int] = {}
-        for pid in self._descendants(self._process.pid if self._process else 0):
+        for pid in descendants(self._process.pid if self._process else 0):
             words = _command_line(pid)
             for part in ("ingest", "serve", "valkey-server"):
                 # Valkey makes one word of its command line: path and address.
@@ -90,13 +90,15 @@ class Station:
             "server": {"port": int(self.url.rpartition(":")[2])},
         }
 
-    def _descendants(self, pid: int) -> list[int]:
-        try:
-            tasks = list(Path(f"/proc/{pid}/task").iterdir())
-            children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
-        except OSError:
-            return []
-        return children + [d for child in children for d in self._descendants(child)]
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return children + [d for child in children for d in descendants(child)]
 
 
 def _command_line(pid: int) -> list[str]:

@@ -572,6 +572,7 @@ async def test_attributes_are_stored_searched_and_shown_with_the_request_behind_
 ):
     server.behaviour.words = json.dumps(SEEN)
     metrics = DescriberMetrics()
+    began = time.time()
     CropWriter(client, redis_config).publish(crop_of("e"), jpeg_of())
     async with describing(redis_url, store, remote(server), metrics=metrics):
         await until(lambda: in_queue(client) == 0)
@@ -591,6 +592,9 @@ async def test_attributes_are_stored_searched_and_shown_with_the_request_behind_
     assert counted["watchword_describer_crops_total", "described"] == 1
     assert counted["watchword_describer_first_words_seconds_count", ""] == 1
     assert counted["watchword_describer_stored_seconds_count", ""] == 1
+    assert counted["watchword_describer_queued_seconds_count", ""] == 1
+    # Redis tells milliseconds; whole ones of them may be cut off.
+    assert 0 < counted["watchword_describer_queued_seconds_sum", ""] <= time.time() - began + 0.001
 
 
 def counts(metrics: DescriberMetrics) -> dict[tuple[str, str], float]:
