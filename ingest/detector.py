@@ -15,7 +15,7 @@ import numpy as np
 
 from ingest.detection import Labels, Rows
 from ingest.frame import Image
-from ingest.weights import prepare_ultralytics, resolve_weights
+from ingest.weights import is_shipped, prepare_ultralytics, resolve_weights
 from pipeline.config import CameraConfig, DetectorConfig
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,9 @@ COMMON_SIZES = ((480, 640), (360, 640), (576, 704))
 """Height and width of the frames that most cameras send (as proportions). A checkpoint's input follows them, so each is
 another shape for the network; others are warmed up when their first frame comes."""
 
+USUAL_IMGSZ, SHIPPED_IMGSZ = 640, 416
+"""Longer side of the input when nobody has said one: of official checkpoints, and of the detector that comes along."""
+
 _GREY = 114
 _HALF, _INT8 = 16, 8
 
@@ -46,7 +49,7 @@ class DetectorGroup:
 
     weights: str
     quantize: int | None
-    imgsz: int
+    imgsz: int | None
 
     @classmethod
     def of(cls, camera: CameraConfig, config: DetectorConfig) -> DetectorGroup:
@@ -79,6 +82,7 @@ class YoloNetwork:
         except Exception as error:  # anything can come out of unpickling a checkpoint or loading an export
             raise DetectorError(f"{weights} can't be loaded: {type(error).__name__}: {error}") from error
         self.weights = weights
+        self.imgsz = config.imgsz or (SHIPPED_IMGSZ if is_shipped(weights) else USUAL_IMGSZ)
         self._nms = False if self._is_end_to_end() else None
         self._device = None if config.device == "auto" else config.device
         if quantize == _INT8 and weights.suffix == ".pt":
@@ -106,7 +110,7 @@ class YoloNetwork:
 
     def warm_up(self, imgsz: int | None = None) -> None:
         """Everything that the first forwards cost extra, before the first camera waits for it."""
-        imgsz = imgsz or self._config.imgsz
+        imgsz = imgsz or self.imgsz
         self._limit_threads()
         self._forward([_grey(*COMMON_SIZES[0])], imgsz)
         self._limit_openvino_threads()
@@ -122,7 +126,7 @@ class YoloNetwork:
         Images of one size share a forward: mixed ones would all be padded to a square. Raises whatever the network's
         runtime raises.
         """
-        imgsz = imgsz or self._config.imgsz
+        imgsz = imgsz or self.imgsz
         by_size: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for index, image in enumerate(images):
             by_size[image.shape].append(index)
@@ -209,10 +213,11 @@ class Detectors:
         self._config = config
         self._own = DetectorGroup(config.weights, config.quantize, config.imgsz)
         self._networks: dict[tuple[str, int | None], YoloNetwork] = {}
+        self._found: dict[str, Path] = {}
 
     def find(self) -> None:
         """Looks for the weights of the detector itself. Raises :class:`~ingest.weights.WeightsUnavailable`."""
-        resolve_weights(self._own.weights)
+        self._resolve(self._own.weights)
 
     def load_own(self) -> None:
         """Loads the network of the cameras without settings of their own; takes seconds.
@@ -229,12 +234,18 @@ class Detectors:
         key = (group.weights, group.quantize)
         network = self._networks.get(key)
         if network is None:
-            weights = resolve_weights(group.weights)
+            weights = self._resolve(group.weights)
             log.info("detector: loading %s", weights)
             network = YoloNetwork(weights, self._config, group.quantize)
             network.warm_up(group.imgsz)
             self._networks[key] = network
         return network
+
+    def _resolve(self, name: str) -> Path:
+        """Once for each name: without network it takes seconds, and all cameras are to see by the same weights."""
+        if name not in self._found:
+            self._found[name] = resolve_weights(name)
+        return self._found[name]
 
     def keep_only(self, groups: Iterable[DetectorGroup]) -> None:
         """Lets go of networks that none of these groups uses; the detector's own stays. Call it when a camera that used

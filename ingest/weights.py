@@ -45,7 +45,8 @@ def cache_dir() -> Path:
 def find_weights(name: str) -> Path | None:
     """The file or export folder, as given or in the cache, or None. Looks at this machine only."""
     if name == SHIPPED:
-        return shipped(PEOPLE_DETECTOR)
+        ours = shipped(PEOPLE_DETECTOR)
+        return ours.resolve() if ours is not None else None
     for candidate in (Path(name).expanduser(), cache_dir() / name):
         if candidate.is_file() or (candidate.is_dir() and candidate.name.endswith(EXPORT_SUFFIXES)):
             return candidate.resolve()
@@ -63,6 +64,8 @@ def resolve_weights(name: str, download: bool = True) -> Path:
     found = find_weights(name)
     if found is not None:
         return found
+    if name == SHIPPED:
+        raise WeightsUnavailable(name, Path(PEOPLE_DETECTOR), "are not among this installation's files")
     try:
         return _fetch(name, download)
     except WeightsUnavailable as error:
@@ -71,6 +74,12 @@ def resolve_weights(name: str, download: bool = True) -> Path:
             raise
         log.warning("detector: %s The people detector that comes with Watchword takes its place.", error)
         return ours.resolve()
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether these weights are the people detector that comes with Watchword."""
+    ours = shipped(PEOPLE_DETECTOR)
+    return ours is not None and path == ours.resolve()
 
 
 def _fetch(name: str, download: bool) -> Path:

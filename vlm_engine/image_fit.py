@@ -351,7 +351,8 @@ class NanoSizing(ImageSizing):
         return int(self._processor.image_seq_len)
 
     def _candidates(self, width: int, height: int, options: Options, copies: int, bound: int | None) -> Iterator[Fit]:
-        yield Fit(options, self.least, copies)
+        # The options are other families' (NanoImageOptions): whatever they ask for, there is this one size.
+        yield Fit({}, self.least, copies)
 
 
 SIZINGS: Mapping[str, type[ImageSizing]] = {

@@ -50,8 +50,8 @@ router = APIRouter(prefix="/v1", tags=["openai"])
 @router.post("/completions", summary="Complete a text", response_model=None)
 async def create_completion(request: Request, services: Provided) -> Response:
     deadline = deadline_of(request, services)
-    body = await read_json(request)
     engine = ready_engine(services)
+    body = await read_json(request, deadline)
     asked, submission = await off_loop(len(body), lambda: read_completion(body, engine.default_params))
     check_model(asked.model, services)
     answer = CompletionAnswer(

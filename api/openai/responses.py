@@ -51,8 +51,8 @@ router = APIRouter(prefix="/v1", tags=["openai"])
 @router.post("/responses", summary="Create a response", response_model=None)
 async def create_response(request: Request, services: Provided) -> Response:
     deadline = deadline_of(request, services)
-    body = await read_json(request)
     engine = ready_engine(services)
+    body = await read_json(request, deadline)
     store, owner = store_of(request), caller_of(request).id
     asked = await off_loop(len(body), lambda: read_response(body))
     check_model(asked.model, services)

@@ -15,7 +15,7 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from api.errors import ApiError, describe_validation, engine_dead, from_engine, invalid
-from api.limits import GENERATING, Slot
+from api.limits import Slot
 from api.openai.answers import PROMPT_TAIL, AnswerShape
 from api.openai.fields import Neutral, SamplingFields, StrictModel, refuse_unsupported
 from api.services import Services
@@ -99,17 +99,22 @@ class Submission:
     shape: AnswerShape = field(default_factory=AnswerShape)
 
 
-async def read_json(request: Request) -> bytes:
+async def read_json(request: Request, deadline: Deadline | None = None) -> bytes:
     """The body. Anything but application/json is refused: a foreign web page can send other types without asking.
 
-    A request that the engine's queue has no room for is refused once its body is there, before it is parsed.
+    A request with a ``deadline`` is for the engine's queue: when that has no room, it is refused once its body is
+    there, before it is parsed.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise ApiError(415, "The Content-Type must be application/json.", code="unsupported_media_type")
     body = await request.body()
-    if request.scope["path"] in GENERATING:
-        await request.state.slot.queue_up()
+    if deadline is not None:
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                await deadline.slot.queue_up()
+        except TimeoutError:
+            raise deadline.passed() from None
     return body
 
 

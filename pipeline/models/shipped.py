@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -10,14 +11,26 @@ from pipeline.models.places import cache_folder
 
 PEOPLE_DETECTOR = "people-detector/people.pt"
 PERSON_DESCRIBER = "person-describer/weights.safetensors"
+_SHARE = "share/watchword/models"
 NANO_LAYOUT = b"2"
 """Another one when the same weights are put together in another way."""
 
 
 def shipped(name: str) -> Path | None:
     """A file of ``models/``: beside the checkout, or where an installation puts it. None where it isn't."""
-    places = (Path(__file__).resolve().parents[2] / "models", Path(sys.prefix) / "share" / "watchword" / "models")
-    return next((place / name for place in places if (place / name).is_file()), None)
+    places = (Path(__file__).resolve().parents[2] / "models", Path(sys.prefix) / _SHARE)
+    return next((place / name for place in places if (place / name).is_file()), None) or _recorded(name)
+
+
+def _recorded(name: str) -> Path | None:
+    """As the installation's own record has it: pip puts such files elsewhere with ``--user``, ``--target`` and by
+    Debian's settings."""
+    try:
+        files = importlib.metadata.files("watchword") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = (Path(str(file.locate())) for file in files if str(file).endswith(f"{_SHARE}/{name}"))
+    return next((path.resolve() for path in found if path.is_file()), None)
 
 
 def nano_folder() -> Path:

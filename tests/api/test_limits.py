@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -11,9 +12,9 @@ import openai
 import pytest
 from openai import OpenAI
 
-from api.auth import Caller
+from api.auth import ApiKeys, Caller
 from api.errors import ApiError
-from api.limits import Limits, Pace
+from api.limits import LimitRequests, Limits, Pace
 from api.services import Services
 from pipeline.cli.keys import hash_of
 from pipeline.cli.serve import run_serve
@@ -195,6 +196,52 @@ def test_a_slot_is_free_again_when_left_once():
     slot.leave()
     assert limits.num_open == 1
     limits.enter(ann)
+
+
+def test_what_is_refused_later_is_not_counted():
+    limits = Limits(10)
+    ann = Caller("ann", frozenset(), requests_per_minute=1)
+    for _ in range(5):
+        limits.enter(ann).refuse()
+    assert limits.num_open == 0
+    slot = limits.enter(ann)
+    slot.leave()
+    slot.refuse()  # left already; it was answered, and counts
+    assert refused(limits, ann).code == "rate_limit_exceeded" and limits.num_open == 0
+
+
+async def test_who_is_beyond_their_own_limits_takes_nobodys_turn():
+    """A flood of one key with a limit must not use up the pace at which everybody's requests are looked at."""
+    keys = ApiKeys(
+        ServerConfig(api_keys=[{"hash": hash_of("few"), "max_concurrent_requests": 1}, {"hash": hash_of("b")}])
+    )
+    held = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await held.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    limited = LimitRequests(app, Limits(10_000), keys)
+    statuses: list[tuple[str, int]] = []
+
+    async def ask(key: str) -> None:
+        async def send(message):
+            if message["type"] == "http.response.start":
+                statuses.append((key, message["status"]))
+
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
+        await limited(scope, None, send)
+
+    first = asyncio.create_task(ask("few"))
+    await asyncio.sleep(0)
+    for _ in range(2000):
+        await ask("few")
+    assert statuses == [("few", 429)] * 2000
+    other = asyncio.create_task(ask("b"))
+    held.set()
+    await asyncio.gather(first, other)
+    assert sorted(statuses[2000:]) == [("b", 200), ("few", 200)]
 
 
 async def test_what_is_being_prepared_counts_as_waiting():

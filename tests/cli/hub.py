@@ -21,6 +21,8 @@ class Hub:
         half: set when such a transfer stands.
         ranges: file name -> the Range headers of its transfers, None for those without.
         status: answered to everything instead, when set.
+        elsewhere: file name -> where its transfers are sent to.
+        page: a firewall's, answered to everything.
     """
 
     def __init__(self, model: str, folder: Path) -> None:
@@ -30,6 +32,8 @@ class Hub:
         self.half, self.go_on = threading.Event(), threading.Event()
         self.ranges: dict[str, list[str | None]] = {}
         self.status: int | None = None
+        self.elsewhere: dict[str, str] = {}
+        self.page: bytes | None = None
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -62,6 +66,10 @@ class Hub:
         path = request.path.partition("?")[0]
         if self.status is not None:
             self._send(request, self.status, b"", {}, body)
+        elif self.page is not None:
+            self._send(request, 200, self.page, {"Content-Type": "text/html; charset=utf-8"}, body)
+        elif path.rpartition("/")[2] in self.elsewhere:
+            self._send(request, 302, b"", {"Location": self.elsewhere[path.rpartition("/")[2]]}, body)
         elif path.startswith(f"/api/models/{self.model}/revision/"):
             siblings = [{"rfilename": file.name} for file in self._files]
             self._json(request, {"_id": "1", "id": self.model, "sha": COMMIT, "siblings": siblings})

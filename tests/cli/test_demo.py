@@ -2,9 +2,11 @@
 
 import socket
 import threading
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from ingest.weights import WeightsUnavailable
 from pipeline.cli.demo import HOST, DemoPlan, engine_threads, free_port, introduction, part_environ
@@ -16,6 +18,8 @@ from pipeline.messages import CameraState, CameraStatus, ChangeKind, EventChange
 from pipeline.models.aside import built_aside
 from pipeline.models.shipped import nano_folder
 from pipeline.reasons import Reason
+
+Usage = namedtuple("Usage", "total used free")
 
 
 def quiet(text: str, done: float) -> None:
@@ -97,10 +101,28 @@ def test_what_is_named_is_taken_with_settings_that_suit_it(tiny_smolvlm: Path) -
         choose_model("/nowhere/model", quiet)
 
 
+def test_nano_by_name_is_what_the_demo_takes_by_itself(offline: Path) -> None:
+    named, chosen = choose_model("nano", quiet), choose_model(None, quiet)
+    assert (named.value, named.environ, named.describer) == (chosen.value, chosen.environ, chosen.describer)
+
+
+def test_a_full_disk_is_one_line(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+        full.setattr("pipeline.models.ready.shutil.disk_usage", lambda path: Usage(1, 1, 1000))
+        with pytest.raises(UsageProblem, match=r"takes 0\.3 GB, .* has 0\.0 GB left; .*WATCHWORD_CACHE"):
+            choose_model("nano", quiet)
+
+    def write(*_: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("pipeline.models.nano.assemble", write)
+    with pytest.raises(UsageProblem, match="No space left"):
+        choose_model("nano", quiet)
+
+
 def test_offline_the_detector_that_ships_is_taken(offline: Path) -> None:
     found = choose_weights(None)
     assert Path(found.value).name == "people.pt" and "for first steps" in found.worth
-    assert found.detector == {"imgsz": 416}, "the size at which it was judged"
     assert choose_weights("people") == found
 
 
@@ -135,7 +157,7 @@ def test_two_that_want_the_same_folder_build_it_once(tmp_path: Path) -> None:
     built: list[Path] = []
 
     def build() -> None:
-        with built_aside(tmp_path / "models" / "m") as folder:
+        with built_aside(tmp_path / "models" / "m", whole) as folder:
             if folder is not None:
                 built.append(folder)
                 (folder / "config.json").write_text("{}")
@@ -149,11 +171,29 @@ def test_two_that_want_the_same_folder_build_it_once(tmp_path: Path) -> None:
 
 
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), built_aside(tmp_path / "models" / "m") as folder:
+    with pytest.raises(ZeroDivisionError), built_aside(tmp_path / "models" / "m", whole) as folder:
         assert folder is not None
         (folder / "half").write_text("x")
         _ = 1 / 0
     assert [path.name for path in (tmp_path / "models").iterdir()] == [".m.lock"]
+
+
+def test_what_an_interrupted_build_left_goes_and_what_lost_a_file_is_built_anew(tmp_path: Path) -> None:
+    left, damaged = tmp_path / ".m.abc", tmp_path / "m"
+    for folder in (left, damaged):
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("x")
+    with built_aside(tmp_path / "m", whole) as made:
+        assert made is not None and not left.exists()
+        (made / "config.json").write_text("{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".m.lock", "m"]
+    assert [path.name for path in damaged.iterdir()] == ["config.json"]
+    with built_aside(tmp_path / "m", whole) as made:
+        assert made is None
+
+
+def whole(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
 
 
 # -- the story -------------------------------------------------------------------------------------------------------

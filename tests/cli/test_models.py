@@ -222,6 +222,12 @@ def test_nano_takes_the_place_only_of_a_model_that_nobody_has_named(hub, tmp_pat
     assert not caplog.records
     assert engine_model(EngineSection()) == "nano"
     assert "takes its place" in caplog.text and "watchword models install" in caplog.text
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    hub.elsewhere["model.safetensors"] = "http://127.0.0.1:1/blocked"
+    assert engine_model(EngineSection()) == "nano"  # the hub answers, the hosts of its files don't
+    hub.elsewhere.clear()
+    hub.page = b"<html>This page is blocked.</html>"
+    assert engine_model(EngineSection()) == "nano"
     monkeypatch.setattr("pipeline.models.ready.nano_is_possible", lambda: False)
     assert engine_model(EngineSection()) == MODEL
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,8 @@ from PIL import Image
 
 from vlm_engine import ConfigError, EngineConfig, InvalidRequestError, preprocess
 from vlm_engine.families import SUPPORTED
-from vlm_engine.image_fit import SIZINGS, ImageSizing
+from vlm_engine.families.nano_processing import NanoImageProcessor
+from vlm_engine.image_fit import SIZINGS, ImageSizing, NanoSizing
 from vlm_engine.image_size import SizeLimits, SizeRule
 from vlm_engine.images import MAX_ASPECT, MIN_SIDE
 from vlm_engine.prompt import PriorityClass
@@ -49,6 +51,16 @@ def sides() -> st.SearchStrategy[tuple[int, int]]:
     """All sizes that requests may bring, up to 4,000 pixels a side; small ones as often as large ones."""
     side = st.one_of(st.integers(1, 64), st.integers(1, 600), st.integers(1, 4000))
     return st.tuples(side, side).filter(lambda s: max(s) <= MAX_ASPECT * min(s))
+
+
+def test_the_one_size_of_nano_takes_what_other_families_are_told():
+    """A configuration made for another model must not make every crop fail with the one that stands in for it."""
+    told = {"do_image_splitting": False, "size": {"longest_edge": 512}, "max_pixels": 200_000}
+    sizing = NanoSizing(SimpleNamespace(image_processor=NanoImageProcessor(), image_seq_len=48))
+    fit = sizing.fit(191, 508, SizeRule(options=told, max_tokens=64))
+    assert (fit.options, fit.tokens) == ({}, 48)
+    with pytest.raises(InvalidRequestError, match="doesn't know do_image_spliting"):
+        sizing.fit(191, 508, SizeRule(options={"do_image_spliting": False}))
 
 
 def picture(width: int, height: int) -> Image.Image:

@@ -53,6 +53,8 @@ def compose(
         (_place(rng, height, horizon, nearest) for _ in range(min(max(count, 0), 12))), key=lambda place: place[1]
     )
     for tall, foot in placed:
+        if rng.random() < 0.25 and streets:
+            _paste(rng, canvas, no_one(rng, streets), *_place(rng, height, horizon, nearest), labelled=False)
         _paste(rng, canvas, people[int(rng.integers(len(people)))], tall, foot)
         if rng.random() < 0.15:
             _occlude(rng, canvas, int(foot))
@@ -87,11 +89,46 @@ def _place(rng: Rng, height: int, horizon: float, nearest: float) -> tuple[float
     return max(LEAST_HEIGHT, float(nearest * depth * rng.uniform(0.85, 1.15))), float(foot)
 
 
-def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float) -> None:
+def no_one(rng: Rng, streets: Sequence[Image]) -> CutOut:
+    """A piece of a street in an outline that isn't a person's, so that pasted edges alone say nothing."""
+    street = streets[int(rng.integers(len(streets)))]
+    rows, columns = street.shape[:2]
+    high = int(rng.integers(rows // 4, rows + 1))
+    wide = int(np.clip(high * rng.uniform(0.2, 0.9), 8, columns))
+    y, x = int(rng.integers(0, rows - high + 1)), int(rng.integers(0, columns - wide + 1))
+    outline = np.zeros((high, wide), np.uint8)
+    kind = rng.integers(0, 3)
+    if kind == 0:
+        cv2.ellipse(outline, (wide // 2, high // 2), (wide // 2, high // 2), 0, 0, 360, 255, -1)
+    elif kind == 1:
+        corners = rng.integers(0, [wide, high], (int(rng.integers(4, 9)), 2))
+        cv2.fillPoly(outline, [cv2.convexHull(corners.astype(np.int32))], 255)
+    else:
+        rough = cv2.resize(rng.random((7, 4), dtype=np.float32), (wide, high), interpolation=cv2.INTER_CUBIC)
+        outline[rough > 0.4] = 255
+    alpha = cv2.GaussianBlur(outline, (3, 3), 0)
+    return CutOut(np.ascontiguousarray(street[y : y + high, x : x + wide]), np.asarray(alpha, dtype=np.uint8))
+
+
+def from_above(rng: Rng, person: CutOut) -> CutOut:
+    """As a camera under a ceiling sees somebody: shoulders wider than feet, and shorter."""
+    rows, columns = person.size
+    narrow, short = rng.uniform(0.0, 0.25) * columns, rows * rng.uniform(0.65, 1.0)
+    corners = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows)], np.float32)
+    seen = np.array([(0, 0), (columns, 0), (columns - narrow, short), (narrow, short)], np.float32)
+    turn, size = cv2.getPerspectiveTransform(corners, seen), (columns, max(4, int(short)))
+    image, alpha = cv2.warpPerspective(person.image, turn, size), cv2.warpPerspective(person.alpha, turn, size)
+    return CutOut(np.asarray(image, dtype=np.uint8), np.asarray(alpha, dtype=np.uint8))
+
+
+def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float, labelled: bool = True) -> None:
+    """``labelled``: whether it is somebody; what isn't only hides people."""
+    if rng.random() < 0.35:
+        person = from_above(rng, person)
     image, alpha = person.image, person.alpha
     if rng.random() < 0.5:
         image, alpha = image[:, ::-1], alpha[:, ::-1]
-    stretch = rng.uniform(0.9, 1.2)
+    stretch = rng.uniform(0.85, 1.2)
     if rng.random() < 0.12:  # sitting, or behind a table
         rows = int(image.shape[0] * rng.uniform(0.35, 0.7))
         image, alpha, tall = image[:rows], alpha[:rows], tall * rows / image.shape[0]
@@ -119,7 +156,9 @@ def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float) 
     ys, xs = np.where(body)
     if not len(ys):
         return
-    canvas.owner[y1:y2, x1:x2][body] = len(canvas.boxes) + 1
+    canvas.owner[y1:y2, x1:x2][body] = len(canvas.boxes) + 1 if labelled else 0
+    if not labelled:
+        return
     canvas.boxes.append((x1 + int(xs.min()), y1 + int(ys.min()), x1 + int(xs.max()) + 1, y1 + int(ys.max()) + 1))
     # Of the rows in the picture: somebody whom the lower edge cuts off is near, not hidden.
     canvas.areas.append(int(np.count_nonzero(alpha[y1 - y : y2 - y] > 127)))

@@ -3,9 +3,8 @@
 From scratch: the network is ultralytics' ``yolo26n.yaml`` with one class and random weights. Where the processor
 multiplies bfloat16, forward and backward run in it with channels last, twice as fast (two cores with AVX-512, 320
 pixels, network alone: 35 pictures a second, 18 without either); losses and weights stay float32. Each epoch leaves
-``weights/last.pt``, from which a later call goes on; ``--more FILE`` starts another round from those weights (with a
-set of another seed, or what :mod:`training.detector.stages` left). With ``--teacher`` the network also learns to see as
-that one does (:mod:`training.detector.distil`).
+``weights/last.pt``, from which a later call goes on; ``--more FILE`` starts another round from those weights, with a
+set of another seed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from ultralytics.models.yolo.detect import DetectionTrainer
 from ultralytics.nn.tasks import DetectionModel, load_checkpoint, yaml_model_load
 
 from pipeline.config.detector import DetectorConfig
-from training.detector.distil import Tutor, outputs_of, quick
 from vlm_engine.loader import cpu_has_bfloat16
 
 NAME = "people"
@@ -73,24 +71,14 @@ def begins(trainer: Any) -> None:
 
 
 class BFloat16Model(DetectionModel):  # type: ignore[misc]
-    """A network whose training forward runs in bfloat16.
-
-    Attributes:
-        tutor: what it learns from besides labels. Of the class: it must not be saved with the network.
-    """
-
-    tutor: ClassVar[Tutor | None] = None
+    """A network whose training forward runs in bfloat16 where the processor can."""
 
     def loss(self, batch: dict[str, Any], preds: Any = None) -> Any:
-        """As ultralytics has it, and the distance from the tutor; the losses are computed in float32."""
-        far = torch.zeros(1)
+        """As ultralytics has it, computed in float32."""
         if preds is None:
-            with outputs_of(self) as seen, quick():
-                preds = _as_float(self.forward(batch["img"]))
-            if self.tutor is not None and self.training:
-                far = self.tutor.loss(batch["img"], seen, preds).reshape(1)
-        loss, items = super().loss(batch, _as_float(preds))
-        return torch.cat((loss.reshape(-1), far * len(batch["img"]))), {**items, "tutor": far.detach()[0]}
+            with torch.autocast("cpu", torch.bfloat16, enabled=cpu_has_bfloat16()):
+                preds = self.forward(batch["img"])
+        return super().loss(batch, _as_float(preds))
 
 
 def _as_float(value: Any) -> Any:
@@ -137,9 +125,8 @@ class BFloat16Trainer(DetectionTrainer):  # type: ignore[misc]
         return batch
 
 
-def train(data: Path, runs: Path, epochs: int, more: Path | None, teacher: Path | None, rate: float) -> Path:
+def train(data: Path, runs: Path, epochs: int, more: Path | None, rate: float) -> Path:
     """Trains, or goes on where a call was cut off; gives the folder of the run. ``rate``: share of the usual one."""
-    BFloat16Model.tutor = Tutor(teacher) if teacher is not None else None
     run = runs / NAME
     last = run / "weights" / "last.pt"
     if last.is_file() and more is None and unfinished(last):
@@ -200,7 +187,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--more", type=Path, help="weights of an earlier round to go on from")
     parser.add_argument("--rate", type=float, default=1.0, help="share of the usual learning rate")
-    parser.add_argument("--teacher", type=Path, help="yolo26n_dequantised.pt: learn to see as it does, too")
     parser.add_argument("--ship", type=Path, help="only write the best weights of the run there, or those of --more")
     parser.add_argument("--threshold", type=float, help="with --ship: the score that becomes users' default one")
     options = parser.parse_args()
@@ -211,7 +197,7 @@ def main() -> None:
         parser.error("--set is needed to train")
     os.environ.setdefault("YOLO_OFFLINE", "true")
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")
-    print(train(options.data, options.runs, options.epochs, options.more, options.teacher, options.rate))
+    print(train(options.data, options.runs, options.epochs, options.more, options.rate))
 
 
 if __name__ == "__main__":

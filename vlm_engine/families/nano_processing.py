@@ -39,11 +39,20 @@ def letterbox(image: NDArray[np.uint8], *, nearest: bool = False) -> NDArray[np.
 
 
 class NanoImageOptions(TypedDict, total=False):
-    """What a caller may say about a picture: nothing, so far."""
+    """What callers say to other families about a picture's size. It is taken and changes nothing: configurations made
+    for those work with this one, too."""
+
+    do_image_splitting: bool
+    crop_to_patches: bool
+    size: dict[str, int]
+    min_pixels: int
+    max_pixels: int
+    min_patches: int
+    max_patches: int
 
 
 class NanoImageProcessor:
-    """Pictures -> pixels. Takes no options: there is one size."""
+    """Pictures -> pixels, all of one size."""
 
     valid_kwargs = NanoImageOptions
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from pipeline.cli.checks.finding import Finding, Level, ok, problem, warning
 from pipeline.config import DetectorConfig, EngineSection
-from pipeline.models.nano import NANO_NEEDS
 from pipeline.models.presets import NANO, checkpoint_of
-from pipeline.models.ready import nano_is_possible
+from pipeline.models.ready import nano_is_possible, nano_lacks
 from pipeline.redaction import redact
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -25,7 +24,7 @@ _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 def check_weights(config: DetectorConfig) -> Iterator[Finding]:
     """Finds them, fetching official ones as ingest would, and looks whether the file is one."""
-    from ingest.weights import WeightsUnavailable, resolve_weights
+    from ingest.weights import SHIPPED, WeightsUnavailable, is_shipped, resolve_weights
 
     subject = "detector weights"
     try:
@@ -34,9 +33,15 @@ def check_weights(config: DetectorConfig) -> Iterator[Finding]:
         yield problem(subject, str(error))
         return
     if path.name.endswith("_openvino_model") and importlib.util.find_spec("openvino") is None:
-        yield problem(subject, f"{path} needs the package openvino: pip install 'watchword[openvino]'")
+        yield problem(subject, f"{path} needs the package openvino: pip install openvino")
     elif path.suffix == ".pt" and not zipfile.is_zipfile(path):
         yield problem(subject, f"{path} is damaged: not a PyTorch checkpoint; delete it or place it anew")
+    elif is_shipped(path) and (unknown := [name for name in config.classes if name != "person"]):
+        yield problem(subject, f"{path} knows people only, not {', '.join(unknown)} (detector.classes)")
+    elif is_shipped(path) and config.weights not in (SHIPPED, str(path)):
+        yield warning(
+            subject, f"{config.weights} can't be had now; {path}, which comes with Watchword, takes its place"
+        )
     else:
         yield ok(subject, str(path))
 
@@ -59,9 +64,10 @@ def check_model(config: EngineSection, timeout: float) -> Iterator[Finding]:
 
 
 def _check_nano() -> Finding:
-    if nano_is_possible():
+    lacks = nano_lacks()
+    if not lacks:
         return ok("model", f"{NANO} comes with Watchword; it is put together at the first start")
-    return problem("model", f"{NANO} can't be put together: {NANO_NEEDS}")
+    return problem("model", f"{NANO} can't be put together: {lacks}")
 
 
 def _check_folder(folder: Path) -> Finding:
