@@ -16,7 +16,7 @@ demo: install
 	@exec $(BIN)/watchword demo $(DEMO_ARGS)
 
 test: install lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --max-worker-restart 0 $(TEST_ARGS)
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 7200

@@ -98,7 +98,8 @@ def run(seconds: float) -> dict[str, Any]:
             reader = threading.Thread(target=lambda: lines.extend(iter(demo.stdout.readline, "")), daemon=True)  # type: ignore[union-attr]
             reader.start()
             try:
-                return _measure(lines, began, seconds) | {"ended": _end(demo), "said": lines}
+                found = _measure(lines, began, seconds) | {"ended": _end(demo)}
+                return found | {"said": [line.rstrip().replace(home, "~") for line in lines]}
             finally:
                 demo.kill()
 
