@@ -138,10 +138,14 @@ def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float, 
     image = cv2.resize(np.ascontiguousarray(image), (wide, high), interpolation=how)
     alpha = cv2.resize(np.ascontiguousarray(alpha), (wide, high), interpolation=how)
     if rng.random() < 0.35:
-        turn = cv2.getRotationMatrix2D((wide / 2, high), float(rng.uniform(-9, 9)), 1.0)
+        lean = 9 if rng.random() < 0.7 else 30
+        turn = cv2.getRotationMatrix2D((wide / 2, high), float(rng.uniform(-lean, lean)), 1.0)
         image, alpha = cv2.warpAffine(image, turn, (wide, high)), cv2.warpAffine(alpha, turn, (wide, high))
     height, width = canvas.image.shape[:2]
     x, y = int(rng.integers(-wide // 3, width - wide // 2 + 1)), int(foot) - high
+    if rng.random() < 0.12:  # coming or going: a side of the picture cuts most of them off
+        outside = int(wide * rng.uniform(0.35, 0.75))
+        x = -outside if rng.random() < 0.5 else width - wide + outside
     x1, y1, x2, y2 = max(0, x), max(0, y), min(width, x + wide), min(height, y + high)
     if x2 - x1 < 4 or y2 - y1 < 8 or -y > 0.5 * high:  # legs alone are no person to a camera's owner
         return
