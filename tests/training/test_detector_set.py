@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from training.detector.compose import LEAST_HEIGHT, compose
+from training.detector.compose import LEAST_HEIGHT, _Canvas, _paste, compose, from_above, no_one
 from training.detector.people import CutOut
 
 
@@ -29,3 +29,24 @@ def test_boxes_lie_in_the_picture_and_the_seed_decides_everything():
             assert 0 <= x1 < x2 <= 160 and y1 >= 0 and y2 <= 160 and y2 - y1 >= LEAST_HEIGHT
         count += len(first.boxes)
     assert count > 40
+
+
+def test_a_piece_of_a_street_hides_people_and_gets_no_box():
+    rng = np.random.default_rng(1)
+    streets = [rng.integers(0, 255, (200, 90, 3)).astype(np.uint8)]
+    canvas = _Canvas(
+        np.full((160, 160, 3), 90, np.uint8), np.ones((160, 160), np.int16), [(0, 0, 160, 160)], [160 * 160]
+    )
+    for _ in range(6):
+        _paste(rng, canvas, no_one(rng, streets), 120.0, 150.0, labelled=False)
+    assert canvas.boxes == [(0, 0, 160, 160)] and (canvas.image != 90).any()
+    hidden = canvas.owner == 0
+    assert hidden.any() and (canvas.owner[~hidden] == 1).all()
+    assert (canvas.image[hidden] != 90).any(axis=1).mean() > 0.9
+
+
+def test_from_above_shoulders_are_wider_than_feet():
+    person = figures()[0]
+    seen = [from_above(np.random.default_rng(seed), person).alpha > 127 for seed in range(8)]
+    assert all(body.shape[0] <= 120 and body[10].sum() >= body[-10].sum() for body in seen)
+    assert any(body[10].sum() > 1.2 * body[-10].sum() for body in seen)
