@@ -266,7 +266,7 @@ def main() -> None:
     runs = [asyncio.run(measure(options)) for _ in range(options.repeats)]
     middle = {name: round(statistics.median(run["ratio"][name] for run in runs), 2) for name in SHARES}
     result = {"median_ratio": middle, "runs": runs}
-    settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items() if k not in ("api_key", "out")}
+    settings = {name: value for name, value in vars(options).items() if name not in ("api_key", "out")}
     options.out.write_text(json.dumps({"settings": settings, **result}, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 

@@ -27,6 +27,8 @@ from typing import Any
 import httpx
 
 LOOK_S = 0.1
+SETTLE_S = 6.0
+"""Those who were seen while the model was still loading are described first, and not counted."""
 STARTS_S = 120.0
 TIMES = re.compile(r"^watchword_describer_(stored|queued)_seconds_(sum|count) (\S+)$", re.MULTILINE)
 
@@ -112,6 +114,7 @@ def _measure(lines: list[str], began: float, seconds: float) -> dict[str, Any]:
     _said(lines, r": (description)", began)
     words_after = time.monotonic() - began
     chat = Chat(base)
+    time.sleep(SETTLE_S)
     found: dict[str, list[float]] = {"stored": [], "queued": []}
     before = times_of(httpx.get(f"{root}/metrics", timeout=10).text)
     end = time.monotonic() + seconds
