@@ -12,6 +12,9 @@ const ENGINE_WORDS = {
   dead: ["Stopped", "bad"],
 };
 
+// Frames in which nothing moved and the detector did not have to look: in the table, but nothing to worry about.
+const NO_LOSS = "frame_still";
+
 export class QueueStrip {
   constructor() {
     const strip = byId("strip");
@@ -41,7 +44,8 @@ export class QueueStrip {
     this.detail.title = queue.image_tokens === null ? ""
       : `Crops wait too long, so pictures are read more coarsely (step ${queue.image_step} of ${queue.image_steps}).`;
     this.detail.closest("div").hidden = queue.image_steps === 0;
-    setText(this.dropped, String(queue.dropped));
+    const lost = queue.drops.filter((drop) => drop.reason !== NO_LOSS).reduce((sum, drop) => sum + drop.count, 0);
+    setText(this.dropped, String(lost));
     const rows = queue.drops.map((drop) => row(this.names.get(drop.camera) ?? drop.camera, drop.reason_text, drop.count));
     if (queue.dead) rows.push(row("All", "Put aside after failing too often.", queue.dead));
     if (!rows.length) rows.push(row("", "Nothing was dropped.", ""));

@@ -165,6 +165,14 @@ def test_a_person_who_gets_no_words_has_the_reason_instead(browser, url, station
     assert REASON_TEXT[Reason.DEADLINE] in browser.run(text(".event .status"))
 
 
+def test_dropped_counts_what_was_lost_and_the_table_has_what_nobody_had_to_look_at(browser, url, station):
+    station.drop("front", Reason.SUPERSEDED, 3)
+    station.drop("front", Reason.FRAME_STILL, 700)
+    browser.open(url)
+    browser.until("document.querySelector('[popovertarget=drops]')?.textContent === '3'")
+    assert "700" in browser.run(text("#drops-rows"))
+
+
 def test_empty_places_say_what_will_be_there(browser, url):
     browser.open(url)
     browser.until("!document.querySelector('#events-empty').hidden")
