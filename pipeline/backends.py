@@ -168,7 +168,7 @@ class InProcessBackend:
         )
         structured = None
         if request.schema is not None and self._takes_schemas:
-            structured = StructuredOutput("json_schema", json.dumps(request.schema))
+            structured = StructuredOutput("json_schema", json.dumps(request.schema), one_line=True)
 
         async def submit() -> OutputStream:
             return await self._engine.submit(

@@ -56,6 +56,8 @@ class EngineConfig:
         preprocess_cpu_s: seconds of processor time for one picture.
         num_threads: torch threads of the engine; None leaves torch's default.
         attention_backend: "auto", "torch" (any device) or "triton" (CUDA).
+        jump_forward: tokens that a grammar leaves no choice about are taken at once and computed together, as a
+            prompt's (SGLang's term); False samples them one by one.
         seed: base of the random streams of requests that bring no seed of their own.
         watchdog_s: a request that makes no progress for so many seconds is failed.
     """
@@ -90,6 +92,7 @@ class EngineConfig:
     preprocess_cpu_s: float = 60.0
     num_threads: int | None = None
     attention_backend: str = "auto"
+    jump_forward: bool = True
     seed: int = 0
     watchdog_s: float = 120.0
 

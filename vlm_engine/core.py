@@ -142,6 +142,7 @@ class EngineCore:
         leader, *others = group
         leader.followers.extend(others)
         for sequence in group:
+            sequence.jumps = self.config.jump_forward
             self._sequences[sequence.request.key] = sequence
             sequence.request.state = RequestState.HELD
         self._enqueue(leader.request)
@@ -240,7 +241,7 @@ class EngineCore:
         admitted = [admission.request for admission in plan.admissions]
         self.encoder_cache.hold((r.key, span) for r in admitted for span in r.spans if span.end > r.computed)
         for request in plan.growth:
-            request.blocks += self.pool.allocate(1)
+            request.blocks += self.pool.allocate(request.blocks_for(request.total) - len(request.blocks))
         for request in plan.passed_over:
             request.passed_over += 1
 
@@ -352,7 +353,8 @@ class EngineCore:
             logger.exception("detokenising for request %s failed", request.request_id)
             self.fail(request.request_id, "detokenising failed")
             return
-        self.metrics.inc("generation_tokens")
+        self.metrics.inc("generation_tokens", len(output.token_ids))
+        self.metrics.inc("jump_forward_tokens", request.forced)
         if request.last_token_time is None:
             self.metrics.observe("time_to_first_token_seconds", now - request.arrival_time, **_class(request))
             for follower in sequence.followers:

@@ -36,6 +36,7 @@ SPECS: Mapping[str, Spec] = {
     "preprocess_queue_depth": Spec("gauge", "Pictures waiting for or in preprocessing."),
     "prompt_tokens": Spec("counter", "Prompt tokens computed."),
     "generation_tokens": Spec("counter", "Tokens generated."),
+    "jump_forward_tokens": Spec("counter", "Those of them that a grammar forced, so that nobody sampled them."),
     "prefix_cache_queries": Spec("counter", "Prompt tokens looked up in the prefix cache."),
     "prefix_cache_hits": Spec("counter", "Prompt tokens found in the prefix cache."),
     "encoder_cache_queries": Spec("counter", "Pictures looked up in the encoder cache."),

@@ -61,6 +61,7 @@ class Request:
         salt: part of every block hash; requests with different salts never share pages.
         max_total: total tokens after which the request ends with ``length``.
         computed: tokens whose K and V are in the pages.
+        forced: of the last tokens, how many nobody sampled: a grammar left no choice after the one before them.
         scored: of the prompt's tokens, how many (from the second on) have their log-probabilities.
         blocks: the block table.
         passed_over: steps in which it could have worked but got nothing; the scheduler's ageing.
@@ -83,6 +84,7 @@ class Request:
     spans: tuple[ImageSpan, ...] = ()
     state: RequestState = RequestState.WAITING
     computed: int = 0
+    forced: int = 0
     scored: int = 0
     cached: int = 0
     blocks: list[int] = field(default_factory=list)
@@ -112,8 +114,9 @@ class Request:
 
     @property
     def decoding(self) -> bool:
-        """Whether its next step is one new token after its own output (and not a prefill or a recompute)."""
-        return self.num_output > 0 and self.remaining == 1
+        """Whether its next step is the newest token of its own output, or tokens that a grammar forced upon that (and
+        not a prefill or a recompute)."""
+        return self.num_output > 0 and 1 <= self.remaining <= 1 + self.forced
 
     @property
     def rank(self) -> tuple[int, int, int]:

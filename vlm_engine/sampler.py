@@ -41,6 +41,13 @@ class SamplingState:
         if self.grammar is not None:
             self.grammar.accept(token)
 
+    def forced(self) -> tuple[int, ...]:
+        """Tokens that the grammar leaves no choice about here. None where log-probabilities are asked for, which such
+        tokens have none of, and where the end is held back until ``min_tokens`` are out."""
+        if self.grammar is None or self.params.logprobs is not None or self.below_minimum:
+            return ()
+        return self.grammar.forced()
+
     @property
     def ended(self) -> bool:
         """Whether the grammar lets nothing follow."""

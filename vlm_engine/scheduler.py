@@ -3,7 +3,8 @@
 A request is computed tokens chasing total tokens. Prefill, chunked prefill, decode, prefix hits and recompute after a
 preemption are all "how many new tokens this step". The passes, in order:
 
-1. every running decode that this step does not preempt gets its one token;
+1. every running decode that this step does not preempt gets one token; what a grammar has forced beyond that
+   (jump-forward) shares the step's time with prefills of its class, before them;
 2. waiting requests are admitted, with pages for all their tokens and encoder room for all their pictures reserved, as
    long as the step has something for them: a person's prompt does not wait until a camera's prefill is through;
 3. class by class, prefills share what is left of the step's bound, by age, in quanta, round-robin, and then the class's
@@ -137,7 +138,7 @@ class Plan:
         encoder_seconds: what the pictures may take, by prediction.
         target: how long the step may take; None = no bound of time. A device whose time is measured while the step
             runs gives pictures what is left of it.
-        growth: decodes that need a fresh page.
+        growth: decodes that need a fresh page, or several for tokens that a grammar forced.
         passed_over: requests that gain age.
     """
 
@@ -207,12 +208,13 @@ def plan(state: SchedulerState, budget: Budget) -> Plan:
         forward = budget.step_time.predict([(r.computed, 1) for r in draft.decodes])
         draft.decode_seconds = draft.used_seconds = forward + budget.overhead_seconds
         draft.target = _target(budget, draft)
-    starts = {r.key: r.computed for r in draft.prefills}
+    jumps = [r for r in draft.decodes if r.remaining > 1]
+    starts = {r.key: r.computed for r in (*draft.prefills, *jumps)}
     if not draft.preemptions:
         _admit(state, budget, draft, starts)
     if any(_next_unready(state, r.spans, starts[r.key]) for r in draft.prefills):
         draft.reserved = state.slice_seconds
-    for group in _by_class(draft.prefills):
+    for group in _by_class([*jumps, *draft.prefills]):
         _share_prefill(state, budget, draft, starts, group)
         _choose_encodes(state, budget, draft, starts, group)
     return _finish(state, budget, draft, starts)
@@ -243,8 +245,9 @@ def _serve_decodes(state: SchedulerState, draft: _Draft) -> None:
     for request in by_rank:
         if not request.decoding or request.key in gone:
             continue
-        if request.blocks_for(request.total) > len(request.blocks):
-            while draft.free_blocks < 1:
+        needed = request.blocks_for(request.total) - len(request.blocks)
+        if needed > 0:
+            while draft.free_blocks < needed:
                 victim = next(r for r in reversed(by_rank) if r.key not in gone)
                 gone.add(victim.key)
                 draft.preemptions.append(victim)
@@ -253,7 +256,7 @@ def _serve_decodes(state: SchedulerState, draft: _Draft) -> None:
                     break
             if request.key in gone:
                 continue
-            draft.free_blocks -= 1
+            draft.free_blocks -= needed
             draft.growth.append(request)
         draft.granted[request.key] = 1
         draft.decodes.append(request)
@@ -379,11 +382,11 @@ def _by_class(requests: Iterable[Request]) -> list[list[Request]]:
 
 
 def _finish(state: SchedulerState, budget: Budget, draft: _Draft, starts: dict[str, int]) -> Plan:
-    chunks = [Chunk(r, r.computed, 1, True) for r in draft.decodes]
-    for request in draft.prefills:
+    chunks = []
+    for request in (*draft.decodes, *draft.prefills):
         length = draft.granted.get(request.key, 0)
         if length:
-            start = starts[request.key]
+            start = starts.get(request.key, request.computed)
             chunks.append(Chunk(request, start, length, start + length == request.total))
     encoding = {e.request.key for e in draft.encodes}
     admitted = {a.request.key for a in draft.admissions}

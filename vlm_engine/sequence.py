@@ -14,6 +14,10 @@ from vlm_engine.sampler import Sample, SamplingState
 from vlm_engine.structured import GrammarMatcher
 
 
+LONGEST_JUMP = 32
+"""Most tokens that are forced at once: each takes its place in a step, beside others' decodes."""
+
+
 @dataclass(slots=True, eq=False)
 class OutputSequence:
     """A request with everything that turns its logits into text.
@@ -22,6 +26,7 @@ class OutputSequence:
         deliver: called with every piece of output, in the engine thread.
         followers: sequences of the same prompt, started once this one has its first token.
         prompt_logprobs: of the prompt's tokens from the second on, as far as they are known and not delivered yet.
+        jumps: whether tokens that the grammar forces are taken without being sampled.
     """
 
     request: Request
@@ -32,6 +37,7 @@ class OutputSequence:
     deliver: Callable[[RequestOutput], None]
     followers: list[OutputSequence]
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
+    jumps: bool = True
 
     @staticmethod
     def create(
@@ -63,8 +69,29 @@ class OutputSequence:
             self.request.scored += 1
 
     def take(self, sample: Sample) -> RequestOutput:
-        """Appends a sampled token, and ends the request when it is time. Gives the piece of output to deliver."""
-        request, params, token = self.request, self.request.params, sample.token
+        """Appends a sampled token and what the grammar forces after it, and ends the request when it is time. Gives the
+        piece of output to deliver.
+
+        Forced tokens need no logits: the next step computes them together, as a prompt's (jump-forward decoding,
+        https://lmsys.org/blog/2024-02-05-compressed-fsm/).
+        """
+        request, first = self.request, self.request.total
+        request.forced = 0
+        text, reason, stop_reason = self._append(sample.token)
+        if reason is None and self.jumps:
+            for token in self.sampling.forced()[:LONGEST_JUMP]:
+                if token in self.end_ids or token in request.params.stop_token_ids:
+                    break  # Sampled, it ends the output in the usual way.
+                more, reason, stop_reason = self._append(token)
+                text += more
+                request.forced += 1
+                if reason is not None:
+                    break
+        return self.output(text, tuple(request.token_ids[first:]), self._logprobs(sample), reason, stop_reason)
+
+    def _append(self, token: int) -> tuple[str, FinishReason | None, str | int | None]:
+        """Gives the new text, and why the output ends with it, if it does."""
+        request, params = self.request, self.request.params
         request.token_ids.append(token)
         self.sampling.accept(token)
         text = ""
@@ -85,7 +112,7 @@ class OutputSequence:
         if reason is not None and not isinstance(stop_reason, str):
             text += self.detokenizer.finish().text
         request.finish_reason = reason
-        return self.output(text, (token,), self._logprobs(sample), reason, stop_reason)
+        return text, reason, stop_reason
 
     def output(
         self,

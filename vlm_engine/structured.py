@@ -33,6 +33,7 @@ TRIED_WAYS, TRIED_TOKENS = 3, 12
 COMPILE_TIMEOUT_S = 10.0
 """How long a request waits for its grammar, others' before it included."""
 
+ONE_LINE: Mapping[str, Any] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 JSON_OPTIONS: Mapping[str, Any] = {
     "item_separator": ",",
     "key_separator": ":",
@@ -63,12 +64,15 @@ class StructuredOutput:
         lenient: keywords of a schema that can't be enforced are left out instead of refused.
         markers: texts that a Lark grammar names, as they may be single tokens: ``mark_0`` is the first of them,
             ``until_0`` any text and then it, ``without_0`` text without it.
+        one_line: JSON of a schema is written on one line, with a space after each comma and colon and none elsewhere.
+            Then all between two values can be foreseen (:meth:`GrammarMatcher.forced`).
     """
 
     kind: Kind
     source: str
     lenient: bool = False
     markers: tuple[str, ...] = ()
+    one_line: bool = False
 
 
 class GrammarMatcher:
@@ -104,6 +108,12 @@ class GrammarMatcher:
         """Moves on by a sampled token. Raises RuntimeError for one that the mask forbade."""
         self._matcher.consume_token(token)
         self._check()
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens of the one text that can follow here, as the tokenizer writes it; mostly none. Not accepted yet."""
+        tokens = tuple(self._matcher.compute_ff_tokens())
+        self._check()
+        return tokens
 
     @property
     def ended(self) -> bool:
@@ -234,7 +244,7 @@ class GrammarCompiler:
     def _grammars(self, wanted: StructuredOutput) -> list[dict[str, Any]]:
         source = wanted.source
         if wanted.kind == "json_schema":
-            return [{"json_schema": bounded_schema(_loads(source), lenient=wanted.lenient)}]
+            return [{"json_schema": bounded_schema(_loads(source), lenient=wanted.lenient, one_line=wanted.one_line)}]
         if wanted.kind == "choice":
             choices = _loads(source)
             if not choices or len(choices) > MAX_CHOICES:
@@ -277,7 +287,7 @@ class GrammarCompiler:
         return rules
 
 
-def bounded_schema(schema: Any, *, lenient: bool = False) -> dict[str, Any]:
+def bounded_schema(schema: Any, *, lenient: bool = False, one_line: bool = False) -> dict[str, Any]:
     """A JSON schema with our way of writing: bounded white space, nothing unknown passed over unless ``lenient``.
 
     Raises:
@@ -285,7 +295,8 @@ def bounded_schema(schema: Any, *, lenient: bool = False) -> dict[str, Any]:
     """
     if not isinstance(schema, dict):
         raise _refusal(f"a JSON schema is an object, not {json.dumps(schema)[:40]}")
-    return {**schema, "x-guidance": {**JSON_OPTIONS, "lenient": lenient, "coerce_one_of": lenient}}
+    written = ONE_LINE if one_line else JSON_OPTIONS
+    return {**schema, "x-guidance": {**written, "lenient": lenient, "coerce_one_of": lenient}}
 
 
 def lark_string(text: str) -> str:

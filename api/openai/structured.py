@@ -64,6 +64,9 @@ class StructuredOutputs(StrictModel):
     choice: Choices | None = None
     grammar: Pattern | None = Field(None, description="Lark, or GBNF (root ::= ...).")
     json_object: bool | None = None
+    disable_any_whitespace: bool = Field(
+        False, description="JSON on one line, with a space after each comma and colon and none elsewhere."
+    )
 
 
 class StructuredFields(StrictModel):
@@ -99,8 +102,12 @@ def wanted_structure(
     extra = fields.structured_outputs or StructuredOutputs()
     asked: dict[str, StructuredOutput | None] = {
         form_name: _of_format(form),
-        "structured_outputs.json": _of_json(extra.json_),
-        "structured_outputs.json_object": StructuredOutput("json_schema", ANY_OBJECT) if extra.json_object else None,
+        "structured_outputs.json": _of_json(extra.json_, one_line=extra.disable_any_whitespace),
+        "structured_outputs.json_object": (
+            StructuredOutput("json_schema", ANY_OBJECT, one_line=extra.disable_any_whitespace)
+            if extra.json_object
+            else None
+        ),
         "structured_outputs.regex": _of("regex", extra.regex),
         "structured_outputs.choice": _of_choice(extra.choice),
         "structured_outputs.grammar": _of("grammar", extra.grammar),
@@ -126,10 +133,11 @@ def _of_format(form: Any) -> StructuredOutput | None:
     return StructuredOutput("json_schema", source, lenient=schema.strict is False)
 
 
-def _of_json(schema: Mapping[str, Any] | str | None) -> StructuredOutput | None:
+def _of_json(schema: Mapping[str, Any] | str | None, *, one_line: bool = False) -> StructuredOutput | None:
     if schema is None:
         return None
-    return StructuredOutput("json_schema", schema if isinstance(schema, str) else json.dumps(schema))
+    source = schema if isinstance(schema, str) else json.dumps(schema)
+    return StructuredOutput("json_schema", source, one_line=one_line)
 
 
 def _of(kind: Literal["regex", "grammar"], source: str | None) -> StructuredOutput | None:

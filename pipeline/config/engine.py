@@ -74,6 +74,12 @@ class EngineSection(Section):
     long_prefill_token_threshold: int = Field(
         0, title="Longest chunk", description="Most prefill tokens of one request in a step; 0: no such bound.", ge=0
     )
+    jump_forward: bool = Field(
+        True,
+        title="Jump forward",
+        description="Structured output: text that the grammar leaves no choice about is written at once, and not token "
+        "by token; false: to compare with.",
+    )
     attention_backend: Literal["auto", "torch", "triton"] = Field(
         "auto", title="Attention", description="Kernels of paged attention: torch (any device) or triton (CUDA)."
     )

@@ -94,6 +94,28 @@ def greedy_text(client) -> str:
     return client.completions.create(model=MODEL, prompt="A", max_tokens=8, temperature=0.0).choices[0].text
 
 
+def test_json_on_one_line_takes_fewer_steps_than_tokens(client, engine):
+    """vLLM's ``disable_any_whitespace``: between two values nothing is left to choose, so nothing is sampled there."""
+    extra = {"structured_outputs": {"json": PERSON, "disable_any_whitespace": True}}
+    before = engine.metrics.value("jump_forward_tokens")
+    answer = client.chat.completions.create(extra_body=extra, **FIELDS)
+    text = answer.choices[0].message.content
+    jsonschema.validate(json.loads(text), PERSON)
+    assert re.fullmatch(r'\{"name": "[^"]*", "age": \d+, "coat": (null|"red"|"blue")\}', text)
+    forced = engine.metrics.value("jump_forward_tokens") - before
+    assert 10 <= forced < answer.usage.completion_tokens
+
+
+def test_what_is_forced_is_sampled_where_log_probabilities_are_asked_for(client, engine):
+    before = engine.metrics.value("jump_forward_tokens")
+    extra = {"structured_outputs": {"json": PERSON, "disable_any_whitespace": True}}
+    answer = client.chat.completions.create(extra_body=extra, logprobs=True, **FIELDS)
+    choice = answer.choices[0]
+    jsonschema.validate(json.loads(choice.message.content), PERSON)
+    assert "".join(token.token for token in choice.logprobs.content) == choice.message.content
+    assert engine.metrics.value("jump_forward_tokens") == before
+
+
 def test_completions_follow_them_too(client):
     asked = dict(model=MODEL, prompt=["A", "B"], max_tokens=20, extra_body={"guided_regex": "[ab]{4}"})
     assert all(re.fullmatch("[ab]{4}", choice.text) for choice in client.completions.create(**asked).choices)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import jsonschema
@@ -54,9 +55,26 @@ def server() -> Iterator[OpenAIServer]:
     running.stop()
 
 
-async def test_a_server_streams_words_and_counts_tokens(server):
+Remote = Callable[[OpenAIServer], OpenAIBackend]
+
+
+@pytest.fixture
+async def remote() -> AsyncIterator[Remote]:
+    """``remote(server)`` -> a backend, closed within the test's loop: the client would else be closed in whichever test
+    the garbage collector gets to it, and say there that its loop is gone."""
+    async with AsyncExitStack() as stack:
+
+        def connect(server: OpenAIServer) -> OpenAIBackend:
+            backend = OpenAIBackend(server.base_url, None, "remote")
+            stack.push_async_callback(backend.close)
+            return backend
+
+        yield connect
+
+
+async def test_a_server_streams_words_and_counts_tokens(server, remote):
     server.behaviour = Behaviour()
-    pieces = await answer(OpenAIBackend(server.base_url, None, "remote"), jpeg_of())
+    pieces = await answer(remote(server), jpeg_of())
 
     assert [piece.text for piece in pieces] == ["A", " person", " in", " red", " .", ""]
     assert [piece.finish_reason for piece in pieces] == [None] * 5 + ["stop"]
@@ -77,40 +95,40 @@ async def test_a_server_streams_words_and_counts_tokens(server):
         (503, {"retry-after": "nan"}, Reason.ENGINE_DOWN, None),
     ],
 )
-async def test_a_servers_refusal_is_a_reason(server, status, headers, reason, retry_after):
+async def test_a_servers_refusal_is_a_reason(server, status, headers, reason, retry_after, remote):
     server.behaviour = Behaviour(refusals=[(status, headers)])
 
     with pytest.raises(BackendError) as caught:
-        await answer(OpenAIBackend(server.base_url, None, "remote"), jpeg_of())
+        await answer(remote(server), jpeg_of())
 
     assert (caught.value.reason, caught.value.retry_after) == (reason, retry_after)
     assert len(server.behaviour.seen) == 1, "the describer repeats, not the client"
 
 
-async def test_an_unreachable_server_is_down():
+async def test_an_unreachable_server_is_down(remote):
     absent = OpenAIServer()
     absent.stop()
-    assert await reason_of(OpenAIBackend(absent.base_url, None, "remote"), jpeg_of()) == Reason.ENGINE_DOWN
+    assert await reason_of(remote(absent), jpeg_of()) == Reason.ENGINE_DOWN
 
 
 SCHEMA = dict(DEFAULT_OUTPUT_SCHEMA)
 
 
-async def test_a_schema_and_several_pictures_are_asked_for_in_openais_words(server):
+async def test_a_schema_and_several_pictures_are_asked_for_in_openais_words(server, remote):
     server.behaviour = Behaviour()
-    await answer(OpenAIBackend(server.base_url, None, "remote"), jpeg_of(1), jpeg_of(2), schema=SCHEMA)
+    await answer(remote(server), jpeg_of(1), jpeg_of(2), schema=SCHEMA)
 
     [body] = server.behaviour.seen
     assert body["response_format"]["type"] == "json_schema"
     assert body["response_format"]["json_schema"] == {"name": "description", "schema": SCHEMA, "strict": True}
     assert pictures_of(body) == [jpeg_of(1), jpeg_of(2)]
-    await answer(OpenAIBackend(server.base_url, None, "remote"), jpeg_of())
+    await answer(remote(server), jpeg_of())
     assert "response_format" not in server.behaviour.seen[-1]
 
 
-async def test_a_server_that_refuses_schemas_is_warned_of_once_and_asked_without(server, caplog):
+async def test_a_server_that_refuses_schemas_is_warned_of_once_and_asked_without(server, caplog, remote):
     server.behaviour = Behaviour(refuses={"response_format"})
-    backend = OpenAIBackend(server.base_url, None, "remote")
+    backend = remote(server)
     for _ in range(3):
         pieces = await answer(backend, jpeg_of(), schema=SCHEMA)
         assert "".join(piece.text for piece in pieces) == "A person in red ."
@@ -120,21 +138,21 @@ async def test_a_server_that_refuses_schemas_is_warned_of_once_and_asked_without
     assert "refuses JSON schemas (response_format)" in caplog.text
 
 
-async def test_a_crop_that_is_refused_in_any_case_teaches_nothing(server, caplog):
+async def test_a_crop_that_is_refused_in_any_case_teaches_nothing(server, caplog, remote):
     server.behaviour = Behaviour(refusals=[(400, {})] * 4)
-    backend = OpenAIBackend(server.base_url, None, "remote")
+    backend = remote(server)
     with pytest.raises(BackendError) as caught:
         await answer(backend, jpeg_of(1), jpeg_of(2), schema=SCHEMA)
     assert caught.value.reason == Reason.ENGINE_ERROR
     await answer(backend, jpeg_of(1), jpeg_of(2), schema=SCHEMA)
 
     assert "response_format" in server.behaviour.seen[-1] and len(pictures_of(server.behaviour.seen[-1])) == 2
-    assert caplog.text == ""
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("pipeline")] == []
 
 
-async def test_a_server_that_takes_one_picture_is_asked_again_with_the_best(server, caplog):
+async def test_a_server_that_takes_one_picture_is_asked_again_with_the_best(server, caplog, remote):
     server.behaviour = Behaviour(refuses={"pictures"})
-    backend = OpenAIBackend(server.base_url, None, "remote")
+    backend = remote(server)
     assert backend.takes_several_pictures
     with pytest.raises(BackendError) as caught:
         await answer(backend, jpeg_of(1), jpeg_of(2), jpeg_of(3), best=1)
@@ -145,21 +163,21 @@ async def test_a_server_that_takes_one_picture_is_asked_again_with_the_best(serv
     assert "refuses prompts with 3 pictures: it gets the best one alone" in caplog.text
 
 
-async def test_r53_an_answer_without_choices_is_that_crops_failure(server):
+async def test_r53_an_answer_without_choices_is_that_crops_failure(server, remote):
     server.behaviour = Behaviour(choiceless=True)
-    assert await reason_of(OpenAIBackend(server.base_url, None, "remote"), jpeg_of()) == Reason.ENGINE_ERROR
+    assert await reason_of(remote(server), jpeg_of()) == Reason.ENGINE_ERROR
 
 
-async def test_r53_reasoning_is_told_apart_from_the_answer(server):
+async def test_r53_reasoning_is_told_apart_from_the_answer(server, remote):
     server.behaviour = Behaviour(reasoning="so it is")
-    pieces = await answer(OpenAIBackend(server.base_url, None, "remote"), jpeg_of())
+    pieces = await answer(remote(server), jpeg_of())
     assert "".join(piece.reasoning for piece in pieces) == "so it is "
     assert "".join(piece.text for piece in pieces) == "A person in red ."
 
 
-async def test_leaving_early_ends_the_request_at_the_server(server):
+async def test_leaving_early_ends_the_request_at_the_server(server, remote):
     server.behaviour = Behaviour(words="word " * 100, pause_s=0.05)
-    pieces = OpenAIBackend(server.base_url, None, "remote").describe(asking(jpeg_of(), system=""))
+    pieces = remote(server).describe(asking(jpeg_of(), system=""))
     assert (await anext(pieces)).text == "word"
     await pieces.aclose()
     await until(lambda: server.behaviour.running == 0)
@@ -246,17 +264,22 @@ async def test_pictures_that_do_not_fit_into_the_context_together_are_told_of(en
 
 
 async def test_our_own_server_answers_the_openai_backend_in_the_same_way(engine):
-    """Over HTTP, with the official client: the same schema, the same tokens, the same words as in process."""
+    """Over HTTP, with the official client: the same prompt, the same words as in process; JSON that fits either way."""
     with LiveServer(Services(WatchwordConfig(), engine, None, None, "tiny")) as live:
         backend = OpenAIBackend(f"{live.url}/v1", None, "tiny")
         pictures = (jpeg_of(1), jpeg_of(2))
-        over_http = await answer(backend, *pictures, max_tokens=900, schema=SCHEMA)
+        over_http = await answer(backend, *pictures, max_tokens=40)
+        fitting = await answer(backend, *pictures, max_tokens=900, schema=SCHEMA)
         await backend.close()
-    here = await answer(InProcessBackend(engine), *pictures, max_tokens=900, schema=SCHEMA)
+    here = await answer(InProcessBackend(engine), *pictures, max_tokens=40)
+    one_line = await answer(InProcessBackend(engine), *pictures, max_tokens=900, schema=SCHEMA)
 
     assert "".join(piece.text for piece in over_http) == "".join(piece.text for piece in here)
-    assert over_http[-1].finish_reason == here[-1].finish_reason == "stop"
     assert over_http[-1].usage.prompt_tokens == here[-1].usage.prompt_tokens
+    for pieces in (fitting, one_line):
+        assert pieces[-1].finish_reason == "stop"
+        jsonschema.validate(json.loads("".join(piece.text for piece in pieces)), SCHEMA)
+    assert "".join(piece.text for piece in one_line).startswith('{"description": "')
 
 
 async def test_a_picture_that_is_none_fails_alone(engine):

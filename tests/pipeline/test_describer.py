@@ -68,6 +68,8 @@ async def describing(
         await hub.close()
         await client.aclose()
         await blocking.aclose()
+        if isinstance(backend, OpenAIBackend):
+            await backend.close()
 
 
 def remote(server: OpenAIServer, key: str | None = None) -> OpenAIBackend:

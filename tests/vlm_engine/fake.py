@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -133,9 +134,30 @@ def choose(rows: list[int], states: Sequence[SamplingState]) -> list[Sample]:
     return [Sample(token) for token in rows]
 
 
+class FakeGrammar:
+    """Forces what the runner would say anyway, up to ``longest`` tokens in a row, so that nothing else changes."""
+
+    ended = False
+
+    def __init__(self, ids: Sequence[int], longest: int) -> None:
+        self._ids = list(ids)
+        self._longest = longest
+
+    def accept(self, token: int) -> None:
+        assert token == next_token(self._ids)
+        self._ids.append(token)
+
+    def forced(self) -> tuple[int, ...]:
+        ids = list(self._ids)
+        for _ in range(next_token([*ids, -1]) % (self._longest + 1)):
+            ids.append(next_token(ids))
+        return tuple(ids[len(self._ids) :])
+
+
 @dataclass
 class FakeJob:
-    """A request in plain numbers; ``images``: (first index, tokens, name)."""
+    """A request in plain numbers; ``images``: (first index, tokens, name); ``forced``: most tokens that a grammar
+    forces at once."""
 
     name: str
     prompt: list[int]
@@ -143,6 +165,7 @@ class FakeJob:
     priority_class: PriorityClass = PriorityClass.INTERACTIVE
     images: list[tuple[int, int, bytes]] = field(default_factory=list)
     n: int = 1
+    forced: int = 0
     outputs: list[RequestOutput] = field(default_factory=list)
 
     def tokens(self, index: int = 0) -> list[int]:
@@ -202,7 +225,8 @@ class FakeEngine:
             )
             self._arrival += 1
             self.core.check_fits(request)
-            group.append(OutputSequence.create(request, FakeTokenizer(), frozenset(), 0, job.outputs.append))
+            grammar: Any = FakeGrammar(job.prompt, job.forced) if job.forced else None
+            group.append(OutputSequence.create(request, FakeTokenizer(), frozenset(), 0, job.outputs.append, grammar))
         self.core.add(group)
 
     def step(self) -> None:

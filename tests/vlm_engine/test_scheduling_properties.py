@@ -26,6 +26,7 @@ class Arrival:
     images: tuple[tuple[int, int, int], ...]
     n: int
     abort_after: int | None
+    forced: int = 0
 
     def job(self, number: int) -> FakeJob:
         prompt = [self.shared * 7 + i % 5 if i < 40 else number * 1000 + i for i in range(self.length)]
@@ -38,7 +39,7 @@ class Arrival:
                 images.append((first, count, b"picture %d of size %d" % (name, count)))
                 end = first + count
         kind = PriorityClass.BACKGROUND if self.background else PriorityClass.INTERACTIVE
-        return FakeJob(f"job{number}", prompt, self.max_tokens, kind, images, self.n)
+        return FakeJob(f"job{number}", prompt, self.max_tokens, kind, images, self.n, self.forced)
 
 
 arrivals = st.builds(
@@ -54,6 +55,7 @@ arrivals = st.builds(
     ),
     n=st.sampled_from([1, 1, 1, 2, 3]),
     abort_after=st.one_of(st.none(), st.none(), st.integers(0, 40)),
+    forced=st.sampled_from([0, 0, 3, 40]),
 )
 
 knobs = st.fixed_dictionaries(
@@ -127,6 +129,7 @@ def dense_trace(rng: random.Random) -> tuple[dict, list[Arrival]]:
             images=tuple((rng.choice([0, 3]), rng.choice([6, 20]), rng.randrange(3)) for _ in range(rng.randrange(4))),
             n=rng.choice([1, 1, 1, 3]),
             abort_after=rng.randrange(30) if rng.random() < 0.15 else None,
+            forced=rng.choice([0, 0, 2, 9, 40]),
         )
         for _ in range(rng.randrange(4, 12))
     ]

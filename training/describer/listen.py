@@ -80,7 +80,7 @@ async def listen(engine: VLMEngine, folder: Path, sentences: int, objects: int) 
     plain = SamplingParams(temperature=0.0, max_tokens=60)
     outline = json.dumps(DEFAULT_OUTPUT_SCHEMA, ensure_ascii=False, separators=(",", ":"))
     system = f"{DEFAULT_SYSTEM_PROMPT}\n\n{STRUCTURE}\n{outline}"
-    schema = StructuredOutput("json_schema", json.dumps(DEFAULT_OUTPUT_SCHEMA))
+    schema = StructuredOutput("json_schema", json.dumps(DEFAULT_OUTPUT_SCHEMA), one_line=True)
     bound = SamplingParams(temperature=0.0, max_tokens=300, structured=schema)
     rows: list[dict[str, Any]] = [
         {"photo": str(held["numbers"][index]), "truth": truth(concepts[index])} for index in order
