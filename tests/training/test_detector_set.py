@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from training.detector.compose import LEAST_HEIGHT, _Canvas, _paste, compose, from_above, no_one
+from training.detector.compose import LEAST_HEIGHT, _Canvas, _paste, compose, no_one
 from training.detector.people import CutOut
+from training.detector.poses import from_above
 
 
 def figures():

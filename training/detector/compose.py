@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.detector.people import CutOut, Image
+from training.detector.poses import from_above, leaning, reaching
 from training.detector.scenery import Rng, background, furniture
 
 LEAST_HEIGHT = 16
 """Pixels; smaller people are too small to be asked for."""
-LEAST_VISIBLE = 0.25
+LEAST_VISIBLE = 0.2
 """Share of a person that is neither covered nor outside; with less there is no label."""
 
 
@@ -78,7 +79,7 @@ def _seen(canvas: _Canvas, number: int) -> tuple[float, float, float, float] | N
 def _place(rng: Rng, height: int, horizon: float, nearest: float) -> tuple[float, float]:
     """Height and foot of one person: mostly by perspective (who stands lower is nearer and larger), or anything, or so
     near that the picture ends at the knees, the waist or the shoulders."""
-    if rng.random() < 0.12:
+    if rng.random() < 0.16:
         tall = height * float(np.exp(rng.uniform(np.log(1.1), np.log(3.5))))
         return tall, float(rng.uniform(-0.02, 0.45) * height + tall)
     if rng.random() < 0.3:
@@ -110,19 +111,10 @@ def no_one(rng: Rng, streets: Sequence[Image]) -> CutOut:
     return CutOut(np.ascontiguousarray(street[y : y + high, x : x + wide]), np.asarray(alpha, dtype=np.uint8))
 
 
-def from_above(rng: Rng, person: CutOut) -> CutOut:
-    """As a camera under a ceiling sees somebody: shoulders wider than feet, and shorter."""
-    rows, columns = person.size
-    narrow, short = rng.uniform(0.0, 0.25) * columns, rows * rng.uniform(0.65, 1.0)
-    corners = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows)], np.float32)
-    seen = np.array([(0, 0), (columns, 0), (columns - narrow, short), (narrow, short)], np.float32)
-    turn, size = cv2.getPerspectiveTransform(corners, seen), (columns, max(4, int(short)))
-    image, alpha = cv2.warpPerspective(person.image, turn, size), cv2.warpPerspective(person.alpha, turn, size)
-    return CutOut(np.asarray(image, dtype=np.uint8), np.asarray(alpha, dtype=np.uint8))
-
-
 def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float, labelled: bool = True) -> None:
     """``labelled``: whether it is somebody; what isn't only hides people."""
+    if labelled and rng.random() < 0.2:
+        person = reaching(rng, person)
     if rng.random() < 0.35:
         person = from_above(rng, person)
     image, alpha = person.image, person.alpha
@@ -137,14 +129,14 @@ def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float, 
     how = cv2.INTER_AREA if high < image.shape[0] else cv2.INTER_LINEAR
     image = cv2.resize(np.ascontiguousarray(image), (wide, high), interpolation=how)
     alpha = cv2.resize(np.ascontiguousarray(alpha), (wide, high), interpolation=how)
-    if rng.random() < 0.35:
-        lean = 9 if rng.random() < 0.7 else 30
-        turn = cv2.getRotationMatrix2D((wide / 2, high), float(rng.uniform(-lean, lean)), 1.0)
-        image, alpha = cv2.warpAffine(image, turn, (wide, high)), cv2.warpAffine(alpha, turn, (wide, high))
+    if rng.random() < 0.4:
+        lean = 9 if rng.random() < 0.6 else 38
+        image, alpha = leaning(image, alpha, float(rng.uniform(-lean, lean)))
+        wide = image.shape[1]
     height, width = canvas.image.shape[:2]
     x, y = int(rng.integers(-wide // 3, width - wide // 2 + 1)), int(foot) - high
-    if rng.random() < 0.12:  # coming or going: a side of the picture cuts most of them off
-        outside = int(wide * rng.uniform(0.35, 0.75))
+    if rng.random() < 0.18:  # coming or going: a side of the picture cuts most of them off
+        outside = int(wide * rng.uniform(0.35, 0.8))
         x = -outside if rng.random() < 0.5 else width - wide + outside
     x1, y1, x2, y2 = max(0, x), max(0, y), min(width, x + wide), min(height, y + high)
     if x2 - x1 < 4 or y2 - y1 < 8 or -y > 0.5 * high:  # legs alone are no person to a camera's owner

@@ -19,6 +19,7 @@ import numpy as np
 
 from training.detector.compose import as_seen_by_a_camera, compose
 from training.detector.people import CutOut, Image, cut_out, mask_of, photo_of, street_of
+from training.detector.sections import alone, section
 from training.detector.teacher import SURE, UNSURE, Teacher
 
 TRAINING_VIDEOS = (
@@ -34,6 +35,8 @@ HELD_OUT_VIDEOS = ("one-by-one-person-detection.mp4", "store-aisle-detection_pre
 """Whole videos that training never sees; ``training.detector.evaluate`` judges on them."""
 VARIANTS = 8
 """How often a frame of a video comes again, in another section and light: they are few, and what cameras see."""
+SECTIONS = 3
+"""Of each photograph with a mask and nobody else in it."""
 VALIDATION_PEOPLE = 20
 """Every so manyth person is kept for the pictures on which epochs are compared."""
 Box = tuple[float, float, float, float]
@@ -143,6 +146,21 @@ def write_frames(rng: np.random.Generator, videos: Path, writer: Writer, teacher
     return count, empty
 
 
+def write_sections(rng: np.random.Generator, photos: Path, size: int, writer: Writer, teacher: Teacher) -> int:
+    """Sections of the photographs that have a mask; gives their number."""
+    count = 0
+    for number in sorted(path.stem for path in (photos / "masks").glob("*.png")):
+        image, mask = photo_of(photos, number), mask_of(photos, number)
+        if not alone(teacher.boxes(image, UNSURE), mask):
+            continue
+        for again in range(SECTIONS):
+            cut = section(rng, image, mask, size)
+            if cut is not None:
+                writer.put(f"section_{number}_{again}", *cut)
+                count += 1
+    return count
+
+
 def write(data: Path, out: Path, pasted: int, size: int, seed: int) -> dict[str, int]:
     """Writes the set; gives how many pictures of each kind there are."""
     rng, teacher = np.random.default_rng(seed), Teacher(data / "yolo")
@@ -157,6 +175,7 @@ def write(data: Path, out: Path, pasted: int, size: int, seed: int) -> dict[str,
         if known is not None and known[1]:
             train.put(f"photo_{path.stem}", *known)
             counts["photos"] += 1
+    counts["sections"] = write_sections(np.random.default_rng([seed, 2]), photos, size, train, teacher)
     for number, street in enumerate(streets[::2]):
         train.put(f"nobody_{number:04d}", street, [])
         counts["nobody"] += 1
