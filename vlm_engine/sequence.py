@@ -13,7 +13,6 @@ from vlm_engine.request import Request
 from vlm_engine.sampler import Sample, SamplingState
 from vlm_engine.structured import GrammarMatcher
 
-
 LONGEST_JUMP = 32
 """Most tokens that are forced at once: each takes its place in a step, beside others' decodes."""
 

@@ -110,7 +110,7 @@ class GrammarMatcher:
         self._check()
 
     def forced(self) -> tuple[int, ...]:
-        """The tokens of the one text that can follow here, as the tokenizer writes it; mostly none. Not accepted yet."""
+        """The tokens of the one text that can follow here, as the tokenizer writes it; mostly none."""
         tokens = tuple(self._matcher.compute_ff_tokens())
         self._check()
         return tokens

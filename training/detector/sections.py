@@ -23,7 +23,7 @@ Box = tuple[float, float, float, float]
 
 
 def section(rng: Rng, image: Image, mask: NDArray[np.bool_], size: int) -> tuple[Image, list[Box]] | None:
-    """A section of a photograph with one person in it, ``size`` pixels wide, in a camera's proportions; leaning at times.
+    """A section of a photograph with one person in it, ``size`` pixels wide, in a camera's proportions; some lean.
 
     None where so little of the person is left that nobody could say whether there is one.
     """
@@ -57,7 +57,7 @@ def _corner(
     rng: Rng, person: tuple[int, int, int, int], wide: int, high: int, columns: int, rows: int
 ) -> tuple[int, int]:
     """Where the section begins: heads and shoulders, a side that cuts the person in half, or anywhere."""
-    x1, y1, x2, y2 = person
+    x1, y1, x2, _ = person
     kind = rng.random()
     y = int(rng.integers(0, rows - high + 1))
     if kind < 0.4:
