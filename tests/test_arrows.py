@@ -138,3 +138,15 @@ import vlm_engine"""
 )
 def test_an_import_in_a_fresh_interpreter_loads_nothing_beyond(module: str, absent: list[str]) -> None:
     assert not loaded_by(f"import {module}") & set(absent)
+
+
+def test_listing_models_loads_no_torch() -> None:
+    """A Raspberry Pi takes ten seconds for that."""
+    code = """
+sys.argv = ["watchword", "models", "list"]
+from pipeline.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code"""
+    assert not loaded_by(code) & {"torch", "transformers", "ultralytics", "cv2"}

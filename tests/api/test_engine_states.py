@@ -146,6 +146,34 @@ def test_the_request_deadline_ends_a_long_request(checkpoint):
     engine.shutdown()
 
 
+SLOW_S = 600.0
+
+
+def test_the_deadline_holds_while_a_request_waits_to_be_prepared(checkpoint, monkeypatch):
+    """One request is prepared at once, the next one ten minutes later."""
+    monkeypatch.setattr("api.limits.PREPARE_S", SLOW_S)
+    monkeypatch.setattr("api.limits.PREPARES", 0)
+    engine = VLMEngine(engine_config(checkpoint("text")))
+    engine.start()
+    with LiveServer(Services(WatchwordConfig(), engine, None, None, MODEL)) as server:
+        ask = {"url": f"{server.url}/v1/chat/completions", "json": {"messages": user(), "max_tokens": 2}}
+        assert httpx.post(**ask, timeout=30).status_code == 200
+        late = httpx.post(**ask, headers={"X-Request-Timeout": "0.2"}, timeout=30)
+        assert late.status_code == 504 and error_of(late)["code"] == "request_timeout"
+        assert "0.2 s" in error_of(late)["message"] and "X-Request-Timeout" in error_of(late)["message"]
+    engine.shutdown()
+
+
+def test_an_engine_that_is_not_ready_is_said_before_anything_waits(checkpoint, monkeypatch):
+    monkeypatch.setattr("api.limits.PREPARE_S", SLOW_S)
+    monkeypatch.setattr("api.limits.PREPARES", 0)
+    engine = VLMEngine(engine_config(checkpoint("text")))
+    with LiveServer(Services(WatchwordConfig(), engine, None, None, MODEL)) as server:
+        for _ in range(3):
+            response = httpx.post(f"{server.url}/v1/chat/completions", json={"messages": user()}, timeout=30)
+            assert response.status_code == 503 and error_of(response)["code"] == "engine_loading"
+
+
 def aborted(engine: VLMEngine) -> float:
     return engine.metrics.value("request_finished", finished_reason="abort", **{"class": "interactive"})
 

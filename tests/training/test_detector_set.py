@@ -6,7 +6,8 @@ import numpy as np
 
 from training.detector.compose import LEAST_HEIGHT, _Canvas, _paste, compose, no_one
 from training.detector.people import CutOut
-from training.detector.poses import from_above
+from training.detector.poses import from_above, leaning, reaching
+from training.detector.sections import alone, section
 
 
 def figures():
@@ -51,3 +52,52 @@ def test_from_above_shoulders_are_wider_than_feet():
     seen = [from_above(np.random.default_rng(seed), person).alpha > 127 for seed in range(8)]
     assert all(body.shape[0] <= 120 and body[10].sum() >= body[-10].sum() for body in seen)
     assert any(body[10].sum() > 1.2 * body[-10].sum() for body in seen)
+
+
+def test_an_arm_stretched_out_makes_the_person_wider_and_no_taller():
+    for seed in range(12):
+        person = figures()[seed % 4]
+        reached = reaching(np.random.default_rng(seed), person)
+        body, before = reached.alpha > 127, person.alpha > 127
+        assert reached.size[0] == person.size[0] and reached.image.shape[:2] == reached.alpha.shape
+        assert np.ptp(np.where(body.any(axis=0))[0]) > 1.2 * np.ptp(np.where(before.any(axis=0))[0])
+        assert body[80:].sum() >= before[80:].sum()
+
+
+def test_who_leans_is_seen_whole():
+    person = figures()[0]
+    upright = np.count_nonzero(person.alpha > 127)
+    for degrees in (-38.0, -9.0, 0.0, 20.0, 38.0):
+        image, alpha = leaning(person.image, person.alpha, degrees)
+        assert alpha.shape[0] == person.size[0] and image.shape[:2] == alpha.shape
+        # Turned about the feet, a corner of them goes below the picture's lower edge.
+        assert 0.85 * upright < np.count_nonzero(alpha > 127) < 1.1 * upright
+
+
+def test_a_sections_box_is_around_what_is_left_of_the_person():
+    photo = np.full((400, 300, 3), 120, np.uint8)
+    mask = np.zeros((400, 300), bool)
+    mask[40:380, 110:190] = True
+    photo[mask] = (20, 20, 240)
+    boxes, cut, none = 0, 0, 0
+    for seed in range(60):
+        found = section(np.random.default_rng(seed), photo, mask, 320)
+        if found is None:
+            none += 1
+            continue
+        picture, people = found
+        height, width = picture.shape[:2]
+        assert width == 320 and len(people) <= 1
+        for x1, y1, x2, y2 in people:
+            assert 0 <= x1 < x2 <= width + 1 and 0 <= y1 < y2 <= height + 1
+            boxes += 1
+            cut += x1 < 1 or x2 > width - 1
+    assert boxes > 40 and cut > 10 and none < 20
+
+
+def test_a_mask_of_whom_the_teacher_saw_with_others_is_left_out():
+    mask = np.zeros((100, 100), bool)
+    mask[10:90, 40:60] = True
+    assert alone([(38.0, 8.0, 62.0, 92.0)], mask)
+    assert not alone([(38.0, 8.0, 62.0, 92.0), (0.0, 0.0, 9.0, 30.0)], mask)
+    assert not alone([(0.0, 0.0, 30.0, 90.0)], mask) and not alone([], mask)
