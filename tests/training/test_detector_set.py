@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from training.detector.compose import LEAST_HEIGHT, _Canvas, _paste, compose, no_one
+from training.detector.compose import LEAST_HEIGHT, _Canvas, _paste, _Place, compose, no_one
 from training.detector.people import CutOut
 from training.detector.poses import from_above, leaning, reaching
 from training.detector.sections import alone, section
@@ -40,7 +40,7 @@ def test_a_piece_of_a_street_hides_people_and_gets_no_box():
         np.full((160, 160, 3), 90, np.uint8), np.ones((160, 160), np.int16), [(0, 0, 160, 160)], [160 * 160]
     )
     for _ in range(6):
-        _paste(rng, canvas, no_one(rng, streets), 120.0, 150.0, labelled=False)
+        _paste(rng, canvas, no_one(rng, streets), _Place(120.0, 150.0, float(rng.uniform(0, 160))), labelled=False)
     assert canvas.boxes == [(0, 0, 160, 160)] and (canvas.image != 90).any()
     hidden = canvas.owner == 0
     assert hidden.any() and (canvas.owner[~hidden] == 1).all()
@@ -92,7 +92,7 @@ def test_a_sections_box_is_around_what_is_left_of_the_person():
             assert 0 <= x1 < x2 <= width + 1 and 0 <= y1 < y2 <= height + 1
             boxes += 1
             cut += x1 < 1 or x2 > width - 1
-    assert boxes > 40 and cut > 10 and none < 20
+    assert boxes > 40 and cut > 5 and none < 20
 
 
 def test_a_mask_of_whom_the_teacher_saw_with_others_is_left_out():

@@ -50,15 +50,12 @@ def compose(
     canvas = _Canvas(background(rng, height, size, streets, frames), np.zeros((height, size), np.int16))
     horizon, nearest = rng.uniform(-0.2, 0.5) * height, rng.uniform(0.3, 1.5) * height
     count = 0 if rng.random() < 0.1 else 1 + int(rng.geometric(0.3)) - 1
-    placed = sorted(
-        (_place(rng, height, horizon, nearest) for _ in range(min(max(count, 0), 12))), key=lambda place: place[1]
-    )
-    for tall, foot in placed:
+    for place in sorted(_places(rng, size, horizon, nearest, min(max(count, 0), 12)), key=lambda place: place.foot):
         if rng.random() < 0.25 and streets:
-            _paste(rng, canvas, no_one(rng, streets), *_place(rng, height, horizon, nearest), labelled=False)
-        _paste(rng, canvas, people[int(rng.integers(len(people)))], tall, foot)
-        if rng.random() < 0.15:
-            _occlude(rng, canvas, int(foot))
+            _paste(rng, canvas, no_one(rng, streets), _place(rng, height, horizon, nearest), labelled=False)
+        _paste(rng, canvas, people[int(rng.integers(len(people)))], place)
+        if rng.random() < 0.2:
+            _occlude(rng, canvas, int(place.foot))
     boxes = [box for number in range(1, len(canvas.boxes) + 1) if (box := _seen(canvas, number)) is not None]
     return Composed(as_seen_by_a_camera(rng, canvas.image), boxes)
 
@@ -76,18 +73,42 @@ def _seen(canvas: _Canvas, number: int) -> tuple[float, float, float, float] | N
     return float(box[0]), float(box[1]), float(box[2]), float(box[3])
 
 
-def _place(rng: Rng, height: int, horizon: float, nearest: float) -> tuple[float, float]:
-    """Height and foot of one person: mostly by perspective (who stands lower is nearer and larger), or anything, or so
-    near that the picture ends at the knees, the waist or the shoulders."""
-    if rng.random() < 0.16:
-        tall = height * float(np.exp(rng.uniform(np.log(1.1), np.log(3.5))))
-        return tall, float(rng.uniform(-0.02, 0.45) * height + tall)
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Of one person, in pixels: height, where the feet are, and the middle."""
+
+    tall: float
+    foot: float
+    middle: float
+
+
+def _places(rng: Rng, size: int, horizon: float, nearest: float, count: int) -> list[_Place]:
+    """Some of them go together: side by side, as tall, one in front of a part of the other."""
+    places: list[_Place] = []
+    for _ in range(count):
+        if places and rng.random() < 0.3:
+            by = places[-1]
+            aside = by.tall * float(rng.uniform(0.12, 0.4)) * float(rng.choice([-1, 1]))
+            foot = by.foot + by.tall * float(rng.uniform(-0.04, 0.04))
+            places.append(_Place(by.tall * float(rng.uniform(0.88, 1.12)), foot, by.middle + aside))
+        else:
+            places.append(_place(rng, size, horizon, nearest))
+    return places
+
+
+def _place(rng: Rng, size: int, horizon: float, nearest: float) -> _Place:
+    """Mostly by perspective (who stands lower is nearer and larger), or anything, or so near that the picture ends at
+    the knees, the waist or the shoulders."""
+    middle = float(rng.uniform(0, size))
+    if rng.random() < 0.14:
+        tall = size * float(np.exp(rng.uniform(np.log(1.1), np.log(3.5))))
+        return _Place(tall, float(rng.uniform(-0.02, 0.45) * size + tall), middle)
     if rng.random() < 0.3:
-        tall = height * float(np.exp(rng.uniform(np.log(0.06), np.log(1.6))))
-        return tall, float(rng.uniform(0.2 * height, height + 0.6 * tall))
-    foot = rng.uniform(max(0.1 * height, horizon + 0.05 * height), height * 1.25)
-    depth = (foot - horizon) / (height - horizon)
-    return max(LEAST_HEIGHT, float(nearest * depth * rng.uniform(0.85, 1.15))), float(foot)
+        tall = size * float(np.exp(rng.uniform(np.log(0.06), np.log(1.6))))
+        return _Place(tall, float(rng.uniform(0.2 * size, size + 0.6 * tall)), middle)
+    foot = rng.uniform(max(0.1 * size, horizon + 0.05 * size), size * 1.25)
+    depth = (foot - horizon) / (size - horizon)
+    return _Place(max(LEAST_HEIGHT, float(nearest * depth * rng.uniform(0.85, 1.15))), float(foot), middle)
 
 
 def no_one(rng: Rng, streets: Sequence[Image]) -> CutOut:
@@ -111,9 +132,10 @@ def no_one(rng: Rng, streets: Sequence[Image]) -> CutOut:
     return CutOut(np.ascontiguousarray(street[y : y + high, x : x + wide]), np.asarray(alpha, dtype=np.uint8))
 
 
-def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float, labelled: bool = True) -> None:
+def _paste(rng: Rng, canvas: _Canvas, person: CutOut, place: _Place, labelled: bool = True) -> None:
     """``labelled``: whether it is somebody; what isn't only hides people."""
-    if labelled and rng.random() < 0.2:
+    tall, foot = place.tall, place.foot
+    if labelled and rng.random() < 0.15:
         person = reaching(rng, person)
     if rng.random() < 0.35:
         person = from_above(rng, person)
@@ -134,8 +156,8 @@ def _paste(rng: Rng, canvas: _Canvas, person: CutOut, tall: float, foot: float, 
         image, alpha = leaning(image, alpha, float(rng.uniform(-lean, lean)))
         wide = image.shape[1]
     height, width = canvas.image.shape[:2]
-    x, y = int(rng.integers(-wide // 3, width - wide // 2 + 1)), int(foot) - high
-    if rng.random() < 0.18:  # coming or going: a side of the picture cuts most of them off
+    x, y = int(place.middle) - wide // 2, int(foot) - high
+    if rng.random() < 0.15:  # coming or going: a side of the picture cuts most of them off
         outside = int(wide * rng.uniform(0.35, 0.8))
         x = -outside if rng.random() < 0.5 else width - wide + outside
     x1, y1, x2, y2 = max(0, x), max(0, y), min(width, x + wide), min(height, y + high)
