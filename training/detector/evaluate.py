@@ -146,17 +146,23 @@ def clip_frames() -> Iterable[tuple[Any, list[Box], list[Box]]]:
     """Pictures of the demo's clip, each with who is to be seen, and who only in part."""
     clip = PhotoClip()
     for seconds in np.arange(0.0, clip.duration, CLIP_STEP_S):
-        photo, left, top, width = window_at(float(seconds))
-        scale = clip.width / width
-        people: list[Box] = []
-        parts: list[Box] = []
-        for x1, y1, x2, y2 in CLIP_PEOPLE[photo]:
-            whole = [scale * (x1 - left), scale * (y1 - top), scale * (x2 - left), scale * (y2 - top)]
-            box = [max(0.0, whole[0]), max(0.0, whole[1]), min(clip.width, whole[2]), min(clip.height, whole[3])]
-            if box[0] < box[2] and box[1] < box[3]:
-                share = _area(box) / _area(whole)
-                (people if share >= SEEN else parts if share > HARDLY_SEEN else []).append(box)
+        shown = clip_people(clip, float(seconds))
+        people = [box for _, box, share in shown if share >= SEEN]
+        parts = [box for _, box, share in shown if HARDLY_SEEN < share < SEEN]
         yield clip.picture(float(seconds)), people, parts
+
+
+def clip_people(clip: PhotoClip, seconds: float) -> list[tuple[str, Box, float]]:
+    """Who is to be seen then: a name, the box within the picture, and the share of the whole box that is."""
+    photo, left, top, width = window_at(seconds % clip.duration)
+    scale = clip.width / width
+    shown: list[tuple[str, Box, float]] = []
+    for number, (x1, y1, x2, y2) in enumerate(CLIP_PEOPLE[photo]):
+        whole = [scale * (x1 - left), scale * (y1 - top), scale * (x2 - left), scale * (y2 - top)]
+        box = [max(0.0, whole[0]), max(0.0, whole[1]), min(clip.width, whole[2]), min(clip.height, whole[3])]
+        if box[0] < box[2] and box[1] < box[3]:
+            shown.append((f"{photo} {number}", box, _area(box) / _area(whole)))
+    return shown
 
 
 def _frames(path: Path, wanted: set[int]) -> Iterable[tuple[int, Any]]:
