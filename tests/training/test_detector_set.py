@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from training.detector.compose import LEAST_HEIGHT, _Canvas, _paste, _Place, compose, no_one
+from training.detector.compose import LEAST_HEIGHT, _Canvas, _paste, _Place, _stand, compose, no_one
 from training.detector.people import CutOut
 from training.detector.poses import from_above, leaning, reaching
 from training.detector.sections import alone, section
+from training.detector.upright import upright
 
 
 def figures():
@@ -45,6 +46,26 @@ def test_a_piece_of_a_street_hides_people_and_gets_no_box():
     hidden = canvas.owner == 0
     assert hidden.any() and (canvas.owner[~hidden] == 1).all()
     assert (canvas.image[hidden] != 90).any(axis=1).mean() > 0.9
+
+
+def test_a_tripod_or_a_sign_stands_where_somebody_might_and_gets_no_box():
+    for seed in range(12):
+        canvas = _Canvas(
+            np.full((160, 160, 3), 90, np.uint8), np.ones((160, 160), np.int16), [(0, 0, 160, 160)], [160 * 160]
+        )
+        _stand(np.random.default_rng(seed), canvas, _Place(120.0, 150.0, 80.0))
+        assert canvas.boxes == [(0, 0, 160, 160)]
+        hidden = canvas.owner == 0
+        assert hidden.any() and (canvas.image[hidden] != 90).any(axis=1).all()
+
+
+def test_what_stands_there_is_as_tall_as_it_is_told_and_keeps_near_its_place():
+    for seed in range(40):
+        image = np.full((200, 300, 3), 255, np.uint8)
+        upright(np.random.default_rng(seed), image, 150, 180, 100)
+        ys, xs = np.where((image != 255).any(axis=2))
+        assert 60 <= ys.max() - ys.min() <= 135 and ys.max() <= 195, seed
+        assert xs.min() >= 50 and xs.max() <= 250, seed
 
 
 def test_from_above_shoulders_are_wider_than_feet():

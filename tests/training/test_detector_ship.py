@@ -57,6 +57,24 @@ def test_the_score_from_which_it_is_right_becomes_the_usual_one(trained, tmp_pat
     assert moved == pytest.approx(logit(0.35) - logit(0.6), abs=0.05)
 
 
+def test_between_a_round_and_what_it_started_from(trained, tmp_path):
+    ship(trained, tmp_path / "new.pt")
+    stored = torch.load(trained, weights_only=False)
+    with torch.no_grad():
+        for value in stored["model"].state_dict().values():
+            value.copy_(value + 1 if value.is_floating_point() else value)
+    torch.save(stored, tmp_path / "moved.pt")
+    ship(tmp_path / "moved.pt", tmp_path / "old.pt")
+    ship(trained, tmp_path / "mean.pt", before=tmp_path / "old.pt", share=0.75)
+    new, mean = (
+        torch.load(tmp_path / name, weights_only=False)["model"].float().state_dict() for name in ("new.pt", "mean.pt")
+    )
+    learned = {name: value for name, value in new.items() if value.is_floating_point()}
+    assert all(torch.allclose(mean[name], value + 0.25, atol=3e-3) for name, value in learned.items())
+    with pytest.raises(ValueError, match=r"--share is 1\.5; it must be above 0 and at most 1"):
+        ship(trained, tmp_path / "mean.pt", before=tmp_path / "old.pt", share=1.5)
+
+
 def test_another_round_starts_from_all_of_the_weights(trained, tmp_path):
     """Ultralytics' own way goes through a network of 80 classes, and loses what tells people from everything else."""
     ship(trained, tmp_path / "people.pt")

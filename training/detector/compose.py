@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from training.detector.people import CutOut, Image
 from training.detector.poses import from_above, leaning, reaching
 from training.detector.scenery import Rng, background, furniture
+from training.detector.upright import upright
 
 LEAST_HEIGHT = 16
 """Pixels; smaller people are too small to be asked for."""
@@ -53,6 +54,8 @@ def compose(
     for place in sorted(_places(rng, size, horizon, nearest, min(max(count, 0), 12)), key=lambda place: place.foot):
         if rng.random() < 0.25 and streets:
             _paste(rng, canvas, no_one(rng, streets), _place(rng, height, horizon, nearest), labelled=False)
+        if rng.random() < 0.25:
+            _stand(rng, canvas, _place(rng, height, horizon, nearest))
         _paste(rng, canvas, people[int(rng.integers(len(people)))], place)
         if rng.random() < 0.2:
             _occlude(rng, canvas, int(place.foot))
@@ -203,6 +206,16 @@ def shadow(rng: Rng, image: Image, x: int, foot: int, wide: int) -> None:
     cv2.ellipse(layer, (x, foot), reach, float(rng.uniform(-25, 25)), 0, 360, 255, -1)
     layer = cv2.blur(layer, (max(3, wide // 6), max(3, wide // 6)))
     image[:] = (image * (1 - layer[:, :, None] / 255.0 * rng.uniform(0.2, 0.6))).astype(np.uint8)
+
+
+def _stand(rng: Rng, canvas: _Canvas, place: _Place) -> None:
+    """Puts a narrow thing where somebody might stand, about as tall as they would be."""
+    tall, x, foot = max(4, int(place.tall * rng.uniform(0.3, 1.1))), int(place.middle), int(place.foot)
+    if rng.random() < 0.5:
+        shadow(rng, canvas.image, x, foot, max(4, tall // 4))
+    before = canvas.image.copy()
+    upright(rng, canvas.image, x, foot, tall)
+    canvas.owner[(before != canvas.image).any(axis=2)] = 0
 
 
 def _occlude(rng: Rng, canvas: _Canvas, foot: int) -> None:

@@ -158,16 +158,27 @@ def unfinished(checkpoint: Path) -> bool:
     return bool(torch.load(checkpoint, map_location="cpu", weights_only=False)["epoch"] >= 0)
 
 
-def ship(weights: Path, out: Path, threshold: float | None = None) -> None:
+def ship(
+    weights: Path, out: Path, threshold: float | None = None, *, before: Path | None = None, share: float = 1.0
+) -> None:
     """Writes a trained checkpoint as what users load: float16, ultralytics' own class, no optimizer.
 
     Args:
         threshold: the score from which this network is right; all are shifted so that it is users' default one.
+        before, share: the weights that the round started from, and how much of the mean is the round's. Between the
+            two lie networks that are better than either (WiSE-FT, https://arxiv.org/abs/2109.01903).
+
+    Raises:
+        ValueError: ``share`` isn't above 0 and up to 1.
     """
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"--share is {share}; it must be above 0 and at most 1")
     stored = torch.load(weights, map_location="cpu", weights_only=False)
     model = stored.get("ema") or stored["model"]
     model.__class__ = DetectionModel
     model.names = {0: "person"}
+    if before is not None:
+        model.load_state_dict(_mean(model.state_dict(), load_checkpoint(before)[0].state_dict(), share))
     if threshold is not None:
         usual = float(DetectorConfig.model_fields["confidence"].default)
         with torch.no_grad():
@@ -180,6 +191,14 @@ def ship(weights: Path, out: Path, threshold: float | None = None) -> None:
     torch.save({**kept, "model": model.half().to(memory_format=torch.contiguous_format), "epoch": -1}, out)
 
 
+def _mean(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor], share: float) -> dict[str, torch.Tensor]:
+    """``share`` of ``new``, the rest of ``old``; counters are ``new``'s."""
+    return {
+        name: torch.lerp(old[name].float(), value.float(), share) if value.is_floating_point() else value
+        for name, value in new.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", dest="data", type=Path, help="what training.detector.dataset wrote")
@@ -189,9 +208,12 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1.0, help="share of the usual learning rate")
     parser.add_argument("--ship", type=Path, help="only write the best weights of the run there, or those of --more")
     parser.add_argument("--threshold", type=float, help="with --ship: the score that becomes users' default one")
+    parser.add_argument("--before", type=Path, help="with --ship: what the round started from, to take the mean with")
+    parser.add_argument("--share", type=float, default=1.0, help="with --before: how much of the mean is this round's")
     options = parser.parse_args()
     if options.ship is not None:
-        ship(options.more or options.runs / NAME / "weights" / "best.pt", options.ship, options.threshold)
+        weights = options.more or options.runs / NAME / "weights" / "best.pt"
+        ship(weights, options.ship, options.threshold, before=options.before, share=options.share)
         return
     if options.data is None:
         parser.error("--set is needed to train")
