@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
 import os
 import statistics
@@ -65,9 +64,12 @@ async def describe(engine: VLMEngine, jpeg: bytes, one_line: bool) -> tuple[floa
 async def chat(engine: VLMEngine, gaps: list[float]) -> None:
     """One story after another; the seconds between two pieces."""
     while True:
-        params = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
-        times = [time.monotonic() async for _ in engine.generate(STORY, params)]
-        gaps += [b - a for a, b in itertools.pairwise(times)]
+        params, before = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True), None
+        async for _ in engine.generate(STORY, params):
+            now = time.monotonic()
+            if before is not None:
+                gaps.append(now - before)
+            before = now
 
 
 async def measure(engine: VLMEngine, jpegs: list[bytes], one_line: bool, at_once: int) -> dict[str, Any]:
@@ -114,7 +116,7 @@ async def compare(model: str, count: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="nano", help="preset, hub id or folder (default nano)")
-    parser.add_argument("--count", type=int, default=24, help="pictures (default 24)")
+    parser.add_argument("--count", type=int, default=12, help="pictures (default 12)")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     rows = asyncio.run(compare(make_ready(options.model, lambda text, done: None), options.count))
