@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import linear
@@ -24,6 +25,34 @@ SMALLEST = 64
 
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that a decoder layer calls one after another with the same input: one product gives them all."""
+
+
+class Change(Protocol):
+    """A change of low rank of layers with one input.
+
+    Attributes:
+        down: ``[ranks, in_features]``; its product is computed with the layers' own.
+    """
+
+    down: torch.Tensor
+
+    def add(self, outputs: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+        """``outputs`` ``[..., out_features of all]`` and what the change makes of ``low`` ``[..., ranks]``."""
+
+
+class ChangedLinear(torch.nn.Module):
+    """A linear layer with a change of low rank beside it.
+
+    Attributes:
+        inner: the layer.
+    """
+
+    inner: torch.nn.Linear
+
+    @staticmethod
+    def join(layers: Sequence[Any]) -> Change:
+        """The changes of such layers, which have the same input, as one."""
+        raise NotImplementedError
 
 
 class PackedLinear(torch.nn.Module):
@@ -44,13 +73,21 @@ class PackedLinear(torch.nn.Module):
 
 
 class PackedSiblings:
-    """Layers of one input in one product. The first to be called computes it, the others take their columns."""
+    """Layers of one input in one product. The first to be called computes it, the others take their columns.
 
-    def __init__(self, layers: Sequence[torch.nn.Linear]) -> None:
+    Args:
+        change: that of the layers, if they have one.
+    """
+
+    def __init__(self, layers: Sequence[torch.nn.Linear], change: Change | None = None) -> None:
         weights: list[torch.Tensor] = [layer.weight for layer in layers]
         biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        if change is not None:
+            weights.append(change.down)
+            biases += [layers[0].weight.new_zeros(len(change.down))] if biases else []
         self._packed = _pack(torch.cat(weights))
         self._bias = torch.cat(biases) if biases else None
+        self._change, self._width = change, sum(layer.out_features for layer in layers)
         self._inputs: torch.Tensor | None = None
         self._outputs: torch.Tensor | None = None
 
@@ -59,6 +96,8 @@ class PackedSiblings:
         outputs = self._outputs if inputs is self._inputs else None
         if outputs is None:
             outputs = _apply(inputs, self._packed, self._bias)
+            if self._change is not None:
+                outputs = self._change.add(outputs[..., : self._width], outputs[..., self._width :])
         # What was computed is let go with the last of the layers, so that nothing big outlives its step.
         self._inputs, self._outputs = (None, None) if last else (inputs, outputs)
         return outputs[..., start:stop]
@@ -82,33 +121,33 @@ def pack_linears(module: torch.nn.Module) -> int:
         return 0
     count = 0
     for parent in list(module.modules()):
+        if isinstance(parent, ChangedLinear):
+            continue  # Was packed with its change, or isn't worth it.
         count += sum(_pack_siblings(parent, names) for names in SIBLINGS)
         for name, child in parent.named_children():
-            if type(child) is torch.nn.Linear and _worth_it(child):
+            if isinstance(child, ChangedLinear):
+                count += _pack_siblings(parent, (name,))
+            elif type(child) is torch.nn.Linear and _worth_it(child):
                 setattr(parent, name, PackedLinear(child))
                 count += 1
     return count
 
 
 def _pack_siblings(parent: torch.nn.Module, names: Sequence[str]) -> int:
-    """Replaces them if all are plain, worth it, of one input size, and all or none have a bias."""
-    places = [_place(parent, name) for name in names]
-    layers = [getattr(holder, name, None) for holder, name in places]
+    """Replaces them if all are plain, or have a change each, are worth it and of one input size, and all or none have a
+    bias."""
+    children = [getattr(parent, name, None) for name in names]
+    changed = [child for child in children if isinstance(child, ChangedLinear)]
+    layers = [child.inner if isinstance(child, ChangedLinear) else child for child in children]
     plain: list[torch.nn.Linear] = [x for x in layers if type(x) is torch.nn.Linear and _worth_it(x)]
     alike = {(layer.in_features, layer.bias is None) for layer in plain}
-    if len(plain) < len(names) or len(alike) != 1:
+    if len(plain) < len(names) or len(alike) != 1 or len(changed) not in (0, len(names)):
         return 0
-    siblings, start = PackedSiblings(plain), 0
-    for (holder, name), layer in zip(places, plain, strict=True):
-        setattr(holder, name, PackedSibling(siblings, layer, start, last=layer is plain[-1]))
+    siblings, start = PackedSiblings(plain, changed[0].join(changed) if changed else None), 0
+    for name, layer in zip(names, plain, strict=True):
+        setattr(parent, name, PackedSibling(siblings, layer, start, last=layer is plain[-1]))
         start += layer.out_features
     return len(plain)
-
-
-def _place(parent: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
-    """Where a layer is kept: at its name, or inside what is wrapped around it there."""
-    child = getattr(parent, name, None)
-    return (child, "inner") if isinstance(getattr(child, "inner", None), torch.nn.Linear) else (parent, name)  # type: ignore[return-value]
 
 
 def pack_head(head: torch.nn.Module) -> torch.nn.Module:

@@ -7,12 +7,14 @@ what is computed of a prefix is the same whatever follows, and pages of the KV c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaModel
+
+from vlm_engine.packed_linear import ChangedLinear
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The decoder's linear maps that have a change."""
@@ -29,7 +31,7 @@ class Looking:
         self.mask: torch.Tensor | None = None
 
 
-class LookingLinear(nn.Module):
+class LookingLinear(ChangedLinear):
     """``y = W x``, and ``y + up down x`` for tokens that feel the change; ``up`` begins with zeros.
 
     Args:
@@ -52,6 +54,37 @@ class LookingLinear(nn.Module):
             return out
         change = (x.to(self.down.dtype) @ self.down.T) * mask.to(self.down.dtype)
         return out + (change @ self.up.T).to(out.dtype)
+
+    @staticmethod
+    def join(layers: Sequence[LookingLinear]) -> JoinedChange:
+        return JoinedChange(layers)
+
+
+class JoinedChange:
+    """The changes of layers with one input, as one.
+
+    Each product costs about 25 microseconds however small it is (oneDNN, bfloat16, two cores), and a decoder of 30
+    layers had 420 of them: ``down`` rides along with the layers' own product, and the ``up`` of all, side by side, is
+    one of MKL's in float32, which takes half as long for a decode step's rows. Measured (SmolLM2-135M's shape, one token, a
+    step of the network alone): 33 ms without a change, 50 with it layer by layer, 34 as it is here.
+
+    Attributes:
+        down: ``[ranks of all, in_features]``.
+    """
+
+    def __init__(self, layers: Sequence[LookingLinear]) -> None:
+        self.down = torch.cat([layer.down.detach().to(layer.inner.weight.dtype) for layer in layers])
+        ups = [layer.up.detach().float().T for layer in layers]
+        self._up: torch.Tensor = torch.block_diag(*ups)  # type: ignore[no-untyped-call]
+        self._looking = layers[0]._looking
+
+    def add(self, outputs: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+        """``low``: ``down x``; see :class:`vlm_engine.packed_linear.Change`."""
+        mask = self._looking.mask
+        if mask is None:
+            return outputs
+        change: torch.Tensor = (low * mask.to(low.dtype)).float() @ self._up
+        return outputs + change.to(outputs.dtype)
 
 
 class LookingText(LlamaModel):  # type: ignore[misc]
