@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch.nn.functional import linear
-from transformers import LlamaConfig, LlamaModel
+from transformers import AutoConfig, LlamaConfig, LlamaModel
 
 from vlm_engine import packed_linear
 from vlm_engine.families.nano import LOOKS, NanoFamily
@@ -110,6 +112,21 @@ def test_positions_carry_the_mark_through_a_step_of_many_requests():
     assert inputs["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 3]]
     assert inputs["looking"].tolist() == [[False] * 3 + [False] * 2 + [True] * 4 + [True, False]]
     assert (none, mark) == (0, LOOKS)
+
+
+def test_the_decoder_says_in_which_type_it_runs_and_the_tower_stays_precise(tmp_path):
+    """transformers writes the type of the tower's weights into the configuration, and everything would run in that."""
+    torch.manual_seed(4)
+    model = NanoForConditionalGeneration(NanoConfig(text_config=text_config(), image_token_id=IMAGE))
+    model.model.text_model.to(torch.bfloat16)
+    model.config.dtype = model.config.text_config.dtype = torch.bfloat16
+    model.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "float32"
+    assert config.dtype == torch.bfloat16
+    loaded = NanoForConditionalGeneration.from_pretrained(tmp_path, dtype=config.dtype)
+    assert {value.dtype for value in loaded.model.text_model.parameters()} == {torch.bfloat16}
+    assert {value.dtype for value in loaded.model.vision.parameters()} == {torch.float32}
 
 
 def test_its_layers_of_one_input_are_one_product(pair, monkeypatch):

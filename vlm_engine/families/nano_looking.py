@@ -65,8 +65,8 @@ class JoinedChange:
 
     Each product costs about 25 microseconds however small it is (oneDNN, bfloat16, two cores), and a decoder of 30
     layers had 420 of them: ``down`` rides along with the layers' own product, and the ``up`` of all, side by side, is
-    one of MKL's in float32, which takes half as long for a decode step's rows. Measured (SmolLM2-135M's shape, one token, a
-    step of the network alone): 33 ms without a change, 50 with it layer by layer, 34 as it is here.
+    one of MKL's in float32, which takes half as long for a decode step's rows. Measured (SmolLM2-135M's shape, one
+    token, the network alone): 33 ms without a change, 50 with it layer by layer, 34 as it is here.
 
     Attributes:
         down: ``[ranks of all, in_features]``.

@@ -77,6 +77,8 @@ class NanoConfig(PretrainedConfig):  # type: ignore[misc]
         self.change_rank = change_rank
         options.setdefault("tie_word_embeddings", True)
         super().__init__(**options)
+        # transformers writes the first weight's, which is the tower's and stays float32 whatever the decoder has.
+        self.dtype = self.text_config.dtype or self.dtype
 
 
 class NanoConnector(nn.Module):
