@@ -78,7 +78,8 @@ class NanoConfig(PretrainedConfig):  # type: ignore[misc]
         options.setdefault("tie_word_embeddings", True)
         super().__init__(**options)
         # transformers writes the first weight's, which is the tower's and stays float32 whatever the decoder has.
-        self.dtype = self.text_config.dtype or self.dtype
+        if self.text_config.dtype is not None:
+            self.dtype = self.text_config.dtype
 
 
 class NanoConnector(nn.Module):
