@@ -9,6 +9,7 @@ same by the same operators, which are torch's own but not documented: they are t
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -40,7 +41,7 @@ class Change(Protocol):
         """``outputs`` ``[..., out_features of all]`` and what the change makes of ``low`` ``[..., ranks]``."""
 
 
-class ChangedLinear(torch.nn.Module):
+class ChangedLinear(torch.nn.Module, ABC):
     """A linear layer with a change of low rank beside it.
 
     Attributes:
@@ -50,9 +51,9 @@ class ChangedLinear(torch.nn.Module):
     inner: torch.nn.Linear
 
     @staticmethod
+    @abstractmethod
     def join(layers: Sequence[Any]) -> Change:
         """The changes of such layers, which have the same input, as one."""
-        raise NotImplementedError
 
 
 class PackedLinear(torch.nn.Module):

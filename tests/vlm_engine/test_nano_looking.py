@@ -11,7 +11,7 @@ from transformers import AutoConfig, LlamaConfig, LlamaModel
 
 from vlm_engine import packed_linear
 from vlm_engine.families.nano import LOOKS, NanoFamily
-from vlm_engine.families.nano_looking import LookingText, looked_at
+from vlm_engine.families.nano_looking import Looking, LookingLinear, LookingText, looked_at
 from vlm_engine.families.nano_model import NanoConfig, NanoForConditionalGeneration
 from vlm_engine.packed_linear import pack_linears
 from vlm_engine.prompt import ImageInput
@@ -129,17 +129,41 @@ def test_the_decoder_says_in_which_type_it_runs_and_the_tower_stays_precise(tmp_
     assert {value.dtype for value in loaded.model.vision.parameters()} == {torch.float32}
 
 
-def test_its_layers_of_one_input_are_one_product(pair, monkeypatch):
-    """Whatever the processor: the product itself is plain here."""
-    plain, looking = pair
-    ids = torch.arange(9)[None]
-    mask = ids > 3
-    before, calls = run(looking, ids, looking=mask), []
+@pytest.fixture
+def packed_as_plain(monkeypatch):
+    """Layers are packed whatever the processor; the product itself is plain. Gives its calls."""
+    calls = []
     monkeypatch.setattr(packed_linear, "_usable", lambda: True)
     monkeypatch.setattr(packed_linear, "_worth_it", lambda layer: True)
     monkeypatch.setattr(packed_linear, "_pack", lambda weight: weight)
     monkeypatch.setattr(packed_linear, "_apply", lambda x, weight, bias: calls.append(1) or linear(x, weight, bias))
+    return calls
+
+
+def test_layers_with_a_bias_keep_it_beside_their_change(packed_as_plain):
+    torch.manual_seed(5)
+    looking = Looking()
+    plain = torch.nn.ModuleDict({n: torch.nn.Linear(64, 32) for n in ("q_proj", "k_proj", "v_proj", "o_proj")})
+    module = torch.nn.ModuleDict({name: LookingLinear(layer, 3, looking) for name, layer in plain.items()})
+    for change in module.values():
+        torch.nn.init.normal_(change.up)
+    inputs, looking.mask = torch.randn(1, 5, 64), torch.tensor([0, 0, 1, 1, 0])[None, :, None]
+    with torch.inference_mode():
+        before = {name: layer(inputs) for name, layer in module.items()}
+        assert pack_linears(module) == 4
+        for name, layer in module.items():
+            out = layer(inputs)
+            torch.testing.assert_close(out, before[name])
+            torch.testing.assert_close(out[0, :2], plain[name](inputs)[0, :2])
+    assert len(packed_as_plain) == 2, "q, k and v; o"
+
+
+def test_its_layers_of_one_input_are_one_product(pair, packed_as_plain):
+    plain, looking = pair
+    ids = torch.arange(9)[None]
+    mask = ids > 3
+    before = run(looking, ids, looking=mask)
     assert pack_linears(looking) == 14
     torch.testing.assert_close(run(looking, ids, looking=mask), before)
-    assert len(calls) == 2 * 4, "q, k and v; o; gate and up; down; each with its change"
+    assert len(packed_as_plain) == 2 * 4, "q, k and v; o; gate and up; down; each with its change"
     torch.testing.assert_close(run(looking, ids), run(plain, ids))
