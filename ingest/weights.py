@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import socket
+import sys
 import threading
 from pathlib import Path
 from urllib.request import getproxies
@@ -100,8 +101,12 @@ def _fetch(name: str, download: bool) -> Path:
 def prepare_ultralytics() -> None:
     """Imports ultralytics so that it neither installs packages nor sends usage data nor looks for new versions.
 
-    All three are decided at its import. To be called before anything else imports it.
+    All three are decided at its import. To be called before anything else imports it. OpenVINO, which ultralytics
+    imports for an export, sends usage data too, at its own import and without having asked; it does without the
+    package that sends them. (A child process that it forks for that keeps our signal handlers and outlasts a stop:
+    where the internet can't be reached, ingest then waited for it at its end.)
     """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # importing it fails from now on
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")
     os.environ.setdefault("YOLO_VERBOSE", "false")
     before = os.environ.get("YOLO_OFFLINE")

@@ -40,6 +40,7 @@ class ChildSpec:
         stdin: what the child reads there; secrets may go here too.
         output: stdout and stderr are appended to this file; None: they are ours.
         pass_fds: file descriptors that stay open in the child.
+        stacks_signal: has the child write where its threads are; None: it knows no such signal.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ChildSpec:
     cwd: Path | None = None
     output: Path | None = None
     pass_fds: tuple[int, ...] = ()
+    stacks_signal: int | None = None
 
 
 class ChildProcess:
@@ -109,9 +111,12 @@ class ChildProcess:
 
     def hang_up(self) -> None:
         """Sends SIGHUP to the running child; nothing between two lives. From any thread."""
-        with self._lock:
-            if self._process is not None:
-                _send(self._process.pid, signal.SIGHUP, group=False)
+        self._send_if_running(signal.SIGHUP)
+
+    def ask_for_stacks(self) -> None:
+        """Has the running child write where its threads are, if it can. From any thread."""
+        if self.spec.stacks_signal is not None:
+            self._send_if_running(self.spec.stacks_signal)
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits for the end after :meth:`terminate` or :meth:`kill`; False when it takes longer than ``timeout``."""
@@ -121,6 +126,9 @@ class ChildProcess:
 
     def _signal(self, number: int, *, group: bool) -> None:
         self._stopping.set()
+        self._send_if_running(number, group=group)
+
+    def _send_if_running(self, number: int, *, group: bool = False) -> None:
         with self._lock:
             if self._process is not None:
                 # Not yet reaped (that happens under the lock), so the id still belongs to our child.

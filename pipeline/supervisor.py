@@ -13,8 +13,10 @@ from pipeline.child import EXIT_UNUSABLE, Backoff, ChildProcess, ChildSpec, exit
 
 logger = logging.getLogger(__name__)
 
-DRAIN_S = 18.0
+DRAIN_S = 17.5
 """Time that the parts have to end by themselves; with the embedded Valkey after them it stays under 20 s."""
+STACKS_S = 0.5
+"""Time that a part which didn't has to say where it hangs."""
 TURN_S = 7.0
 """A part is told to end when the one before it has, or when it had its turn for so long."""
 
@@ -103,7 +105,12 @@ class Supervisor:
                 self._parts[name].terminate()
                 if self._wait(running, {name}, time.monotonic() + turn_s) is _Waited.ASKED:
                     return False
-        return self._wait(running, set(running), deadline) is _Waited.ENDED
+        if self._wait(running, set(running), deadline) is _Waited.LATE:
+            for name in running:
+                logger.warning("%s did not end within %.1f s; where it hangs:", name, self._drain_s)
+                self._parts[name].ask_for_stacks()
+            self._wait(running, set(running), time.monotonic() + STACKS_S)
+        return not running
 
     def _wait(self, running: set[str], awaited: set[str], deadline: float | None) -> _Waited:
         """Until all of those parts have ended, the deadline, or (with one) the next wish to stop."""

@@ -49,7 +49,9 @@ for name, group in (
 def run() -> None:
     """Parses the command line, runs the command, exits: 0 done, 1 failed, 2 not usable as asked, with the reason."""
     from pipeline.cli.errors import fail, readable_reason
+    from pipeline.cli.stacks import tell_stacks_on_signal
 
+    tell_stacks_on_signal()
     try:
         cli(standalone_mode=True)
     except Exception as error:  # the outermost layer: whatever has a readable reason is said without a traceback

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from pipeline.child import ChildSpec
+from pipeline.cli.stacks import STACKS_SIGNAL
 
 
 def part(command: str, *arguments: str, environ: Mapping[str, str], name: str | None = None) -> ChildSpec:
@@ -13,4 +14,5 @@ def part(command: str, *arguments: str, environ: Mapping[str, str], name: str | 
 
     ``-P`` keeps the current folder off the import path, where a folder called ``api`` could take our package's place.
     """
-    return ChildSpec(name or command, (sys.executable, "-P", "-m", "pipeline.cli", command, *arguments), environ)
+    argv = (sys.executable, "-P", "-m", "pipeline.cli", command, *arguments)
+    return ChildSpec(name or command, argv, environ, stacks_signal=STACKS_SIGNAL)

@@ -45,6 +45,91 @@ def test_a_hangup_stops_what_has_nothing_to_reload():
     assert heard == ["stop"]
 
 
+WAITS = """
+import os, signal, sys, threading
+from queue import SimpleQueue
+from pipeline.cli.signals import leave_at_once, on_stop_signals
+wishes = SimpleQueue()
+other = threading.Thread(target=threading.Event().wait, daemon=True)
+other.start()
+def hand_on():
+    for number in sys.stdin:
+        signal.pthread_kill(other.ident, int(number))
+with on_stop_signals(lambda: wishes.put("stop"), lambda: wishes.put("reload"), again=leave_at_once):
+    threading.Thread(target=hand_on, daemon=True).start()
+    print("waits", flush=True)
+    while True:
+        print(wishes.get(), flush=True)
+"""
+
+
+def test_a_signal_that_reaches_another_thread_is_heard_while_the_main_thread_waits():
+    """The kernel gives a process's signal to any of its threads, which does not wake a main thread that waits."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import pipeline.cli.signals as s; s.ONE_PRESS_S = 0.0{WAITS}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        for number, said in ((None, "waits"), (signal.SIGHUP, "reload"), (signal.SIGTERM, "stop")):
+            if number is not None:
+                print(int(number), file=process.stdin, flush=True)
+            assert process.stdout.readline().strip() == said
+        print(int(signal.SIGINT), file=process.stdin, flush=True)
+        assert process.wait(20) == signals.EXIT_FORCED
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_forked_child_ends_by_a_signal_and_its_parent_hears_nothing_of_it():
+    """As a library may fork one. With our handlers it outlasted SIGTERM, and with our pipe it would have stopped us."""
+    heard: list[str] = []
+    with on_stop_signals(lambda: heard.append("stop")):
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+            os._exit(7)
+        os.kill(pid, signal.SIGTERM)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+        assert heard == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: heard)
+    assert heard == ["stop"]
+
+
+def test_blocks_nest_and_leave_no_handler_behind():
+    before = [signal.getsignal(number) for number in signals.HEARD]
+    heard: list[str] = []
+    with on_stop_signals(lambda: heard.append("outer")):
+        with on_stop_signals(lambda: heard.append("inner")):
+            os.kill(os.getpid(), signal.SIGINT)
+            until(lambda: heard)
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: len(heard) == 2)
+    assert heard == ["inner", "outer"]
+    assert [signal.getsignal(number) for number in signals.HEARD] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_failing_answer_to_a_signal_costs_not_the_next(monkeypatch, caplog):
+    monkeypatch.setattr(signals, "ONE_PRESS_S", 0.0)
+    heard: list[str] = []
+
+    def fails() -> None:
+        heard.append("stop")
+        raise RuntimeError("no")
+
+    with on_stop_signals(fails):
+        for count in (1, 2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda count=count: len(heard) == count)
+    assert [record.message for record in caplog.records] == ["signal 15: unexpected failure"] * 2
+
+
 def test_the_supervisor_passes_a_reload_on_to_every_part(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("ingest", "serve")]
     run = Run(*(ChildSpec(file.name, (sys.executable, "-c", HEARS, str(file))) for file in files))

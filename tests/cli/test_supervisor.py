@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.child import Backoff, ChildProcess, ChildSpec
+from pipeline.cli.stacks import STACKS_SIGNAL
 from pipeline.supervisor import PartChange, Supervisor
 from tests.cli.helpers import alive, until
 
@@ -130,6 +131,31 @@ def test_a_part_that_does_not_end_in_time_is_killed(tmp_path: Path, runs: list[R
     assert run.result() == 1
     assert (tmp_path / "ingest.ended").exists()
     assert not alive(int(lives(tmp_path, "serve")[0][0]))
+
+
+HANGS = """
+import signal, sys, threading, time
+from pipeline.cli.stacks import tell_stacks_on_signal
+tell_stacks_on_signal()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def wait_for_nothing():
+    open(sys.argv[1], "w").close()
+    threading.Event().wait()
+threading.Thread(target=wait_for_nothing).start()
+"""
+
+
+def test_a_part_that_has_to_be_killed_says_where_each_of_its_threads_is(tmp_path: Path, runs: list[Run]) -> None:
+    there, output = tmp_path / "there", tmp_path / "output"
+    argv = (sys.executable, "-c", HANGS, str(there))
+    run = Run(ChildSpec("ingest", argv, output=output, stacks_signal=STACKS_SIGNAL), drain_s=0.3)
+    runs.append(run)
+    until(there.exists)
+    run.supervisor.stop()
+    assert run.result() == 1
+    said = output.read_text()
+    assert "in wait_for_nothing" in said and "_shutdown" in said  # the one it waits for, and the one that waits
+    assert "Event()" not in said  # no line of source, no value
 
 
 def test_a_second_stop_ends_at_once(tmp_path: Path, runs: list[Run]) -> None:

@@ -77,7 +77,7 @@ class Station:
 
     def tail(self) -> str:
         """The end of what the processes said, for a failure's message."""
-        return self.log.read_text(errors="replace")[-4000:]
+        return self.log.read_text(errors="replace")[-8000:]
 
     def _config(self) -> dict:
         return {
