@@ -15,11 +15,13 @@ TEST_WORKERS ?= 3
 demo: install
 	@exec $(BIN)/watchword demo $(DEMO_ARGS)
 
+# The same examples in every run: what a property test finds by chance belongs in `make soak`, which draws new ones.
 test: install lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --max-worker-restart 0 $(TEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --hypothesis-profile ci -n $(TEST_WORKERS) --dist loadfile --max-worker-restart 0 $(TEST_ARGS)
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 7200
+	$(BIN)/python -m pytest --hypothesis-profile default $$(grep -rl "^from hypothesis import" tests)
 
 lint: install
 	$(BIN)/ruff check .

@@ -301,7 +301,8 @@ def bounded_schema(schema: Any, *, lenient: bool = False, one_line: bool = False
 
 def lark_string(text: str) -> str:
     """``text`` as a literal of a Lark grammar."""
-    return json.dumps(text, ensure_ascii=False)
+    # llguidance's lexer takes every character that JSON leaves as it is but this one, which has to be escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _loads(text: str) -> Any:
