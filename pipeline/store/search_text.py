@@ -158,10 +158,11 @@ class Query:
         return " AND ".join(wanted) + "".join(f" NOT {term}" for term in excluded)
 
     def as_tsquery(self) -> str:
-        """For a cast to PostgreSQL's ``tsquery``; the letters are weights (see ``0002_search.py``)."""
+        """For a cast to PostgreSQL's ``tsquery``; the letters behind the colons are weights (see ``0002_search.py``),
+        the one before a word keeps it whole (``0007_words_whole.py``)."""
         parts = [f"'{name}':A" for name in self.tags or (EVERY,)]
         for term in self.terms:
-            phrase = " <-> ".join(f"'{word}':D" for word in term.words) + ("*" if term.prefix else "")
+            phrase = " <-> ".join(f"'w{word}':D" for word in term.words) + ("*" if term.prefix else "")
             parts.append(("" if term.wanted else "!") + f"({phrase})")
         return " & ".join(parts)
 

@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.config.engine import StoreConfig
@@ -172,6 +172,7 @@ def test_no_text_breaks_a_query(any_store, text):
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(words=["plate", "3e7x0", "08e3x", "1e5", "0x2xh"])  # PostgreSQL's parser sees numbers in them
 @given(words=st.lists(st.text(LETTERS, min_size=1, max_size=8), min_size=1, max_size=4))
 def test_what_was_written_is_found_by_its_words_its_phrase_and_its_beginnings(any_store, words):
     text = " ".join(words)

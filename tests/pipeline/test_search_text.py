@@ -69,7 +69,7 @@ def test_queries_in_both_languages():
     assert query.as_fts5() == (
         'tags : "c1" AND words : "red" AND words : "blue scarf" AND words : "jack" * NOT words : "bag"'
     )
-    assert query.as_tsquery() == "'c1':A & ('red':D) & ('blue':D <-> 'scarf':D) & ('jack':D*) & !('bag':D)"
+    assert query.as_tsquery() == "'c1':A & ('wred':D) & ('wblue':D <-> 'wscarf':D) & ('wjack':D*) & !('wbag':D)"
     assert Query().as_fts5() == 'tags : "e"', "everything"
 
 
