@@ -202,15 +202,17 @@ def _modest(body: dict[str, Any], limit: str) -> dict[str, Any]:
     body = dict(body)
     if not any(body.get(name) is not None for name in LIMITS.values()):
         body[limit] = 2
-    for name in LIMITS.values():
-        if type(body.get(name)) is int and body[name] > MOST_TOKENS:
-            body[name] = MOST_TOKENS
+    for name in (*LIMITS.values(), "min_tokens"):
+        _lower(body, name, MOST_TOKENS)
     for name in ("n", "best_of"):
-        if type(body.get(name)) is int and body[name] > MOST_OUTPUTS:
-            body[name] = MOST_OUTPUTS
-    if type(body.get("min_tokens")) is int and body["min_tokens"] > MOST_TOKENS:
-        body["min_tokens"] = MOST_TOKENS
+        _lower(body, name, MOST_OUTPUTS)
     return body
+
+
+def _lower(body: dict[str, Any], name: str, most: int) -> None:
+    """Also of 423.0, which is an integer in JSON."""
+    if type(body.get(name)) in (int, float) and body[name] > most:
+        body[name] = most
 
 
 def _shown(case: Case) -> str:
