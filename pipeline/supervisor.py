@@ -106,7 +106,7 @@ class Supervisor:
                 if self._wait(running, {name}, time.monotonic() + turn_s) is _Waited.ASKED:
                     return False
         if self._wait(running, set(running), deadline) is _Waited.LATE:
-            for name in running:
+            for name in sorted(running):
                 logger.warning("%s did not end within %.1f s; where it hangs:", name, self._drain_s)
                 self._parts[name].ask_for_stacks()
             self._wait(running, set(running), time.monotonic() + STACKS_S)

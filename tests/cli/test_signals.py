@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,14 +85,16 @@ def test_a_signal_that_reaches_another_thread_is_heard_while_the_main_thread_wai
         process.wait()
 
 
-def test_a_forked_child_ends_by_a_signal_and_its_parent_hears_nothing_of_it():
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_a_forked_child_ends_by_a_signal_and_its_parent_hears_nothing_of_it(thread):
     """As a library may fork one. With our handlers it outlasted SIGTERM, and with our pipe it would have stopped us."""
     heard: list[str] = []
     with on_stop_signals(lambda: heard.append("stop")):
-        pid = os.fork()
-        if pid == 0:
-            signal.pause()
-            os._exit(7)
+        if thread == "main":
+            pid = fork_that_waits()
+        else:
+            with ThreadPoolExecutor(1) as pool:
+                pid = pool.submit(fork_that_waits).result()
         os.kill(pid, signal.SIGTERM)
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
@@ -99,6 +102,13 @@ def test_a_forked_child_ends_by_a_signal_and_its_parent_hears_nothing_of_it():
         os.kill(os.getpid(), signal.SIGTERM)
         until(lambda: heard)
     assert heard == ["stop"]
+
+
+def fork_that_waits() -> int:
+    if (pid := os.fork()) == 0:
+        signal.pause()
+        os._exit(7)
+    return pid
 
 
 def test_blocks_nest_and_leave_no_handler_behind():
