@@ -8,6 +8,10 @@ import sys
 
 import pytest
 
+ONLINE = """
+import socket
+socket.getaddrinfo = lambda *_, **__: []  # as if the internet were there
+"""
 LOADS = """
 import multiprocessing, sys
 forks = []
@@ -26,14 +30,24 @@ assert type(telemetry).__module__ == "openvino.tools.ovc.telemetry_stub", type(t
 assert not events.enabled
 assert "openvino_telemetry.main" not in sys.modules
 """
-ASKED_FOR_BY = ("CI", "TF_BUILD", "JENKINS_URL", "YOLO_OFFLINE")
+ASKED_FOR_BY = ("CI", "TF_BUILD", "JENKINS_URL", "GITHUB_ACTIONS", "PYTEST_CURRENT_TEST", "YOLO_OFFLINE")
 """With one of these set the libraries are quiet by themselves."""
 
 
-def test_neither_ultralytics_nor_openvino_sends_usage_data(tmp_path):
+TRAINS = """
+import training.detector.train
+from ultralytics.utils.events import events
+assert not events.enabled
+"""
+
+
+@pytest.mark.parametrize("code", [LOADS, TRAINS], ids=["detector", "training"])
+def test_neither_ultralytics_nor_openvino_sends_usage_data(tmp_path, code):
     pytest.importorskip("openvino", reason="needs the extra 'openvino'")
     environ = {name: value for name, value in os.environ.items() if name not in ASKED_FOR_BY}
     environ |= {"HOME": str(tmp_path), "YOLO_CONFIG_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", LOADS], env=environ, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-c", ONLINE + code], env=environ, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "intel").exists(), "a file that identifies this machine was made"

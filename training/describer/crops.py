@@ -263,7 +263,6 @@ def _chunk(seed: int, number: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]
 
 def write(data: Path, out: Path, count: int, seed: int) -> None:
     """Writes ``train.npz`` and ``held_out.npz`` (each held-out photograph once, unchanged)."""
-    os.environ.setdefault("YOLO_OFFLINE", "true")
     folder = unpack(data / "persons" / "ccp.zip", out / "ccp")
     photos, cache = labels.read_photos(folder), out / "boxes.json"
     if not cache.exists():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -204,7 +203,6 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=416, help="their side in pixels (default 416)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    os.environ.setdefault("YOLO_OFFLINE", "true")
     print(write(options.data, options.out, options.pasted, options.size, options.seed))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -193,7 +192,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="writes the results there as JSON")
     parser.add_argument("weights", type=Path, nargs="+")
     options = parser.parse_args()
-    os.environ.setdefault("YOLO_OFFLINE", "true")
     results = []
     for weights, imgsz in itertools.product(options.weights, options.imgsz):
         looked = look(weights, options.videos, imgsz)

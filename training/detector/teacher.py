@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ingest.weights import prepare_ultralytics
 from training.detector.people import Image
 
 SURE = 0.4
@@ -18,6 +19,7 @@ class Teacher:
 
     def __init__(self, folder: Path) -> None:
         """``folder``: holds ``yolo26n_dequantised.pt``. Raises FileNotFoundError."""
+        prepare_ultralytics()
         from ultralytics import YOLO
 
         weights = folder / "yolo26n_dequantised.pt"

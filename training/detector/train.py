@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from ultralytics import YOLO
-from ultralytics.models.yolo.detect import DetectionTrainer
-from ultralytics.nn.tasks import DetectionModel, load_checkpoint, yaml_model_load
 
+from ingest.weights import prepare_ultralytics
 from pipeline.config.detector import DetectorConfig
 from vlm_engine.loader import cpu_has_bfloat16
+
+prepare_ultralytics()
+from ultralytics import YOLO  # noqa: E402
+from ultralytics.models.yolo.detect import DetectionTrainer  # noqa: E402
+from ultralytics.nn.tasks import DetectionModel, load_checkpoint, yaml_model_load  # noqa: E402
 
 NAME = "people"
 SETTINGS: dict[str, Any] = {
@@ -217,8 +220,6 @@ def main() -> None:
         return
     if options.data is None:
         parser.error("--set is needed to train")
-    os.environ.setdefault("YOLO_OFFLINE", "true")
-    os.environ.setdefault("YOLO_AUTOINSTALL", "false")
     print(train(options.data, options.runs, options.epochs, options.more, options.rate))
 
 
